@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// MemoryLedger: bytes per rank, computed from the spec and not profiled. Printed at start, served as JSON and metrics.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "inferd/result.h"
+#include "spec/model_spec.h"
+#include "spec/parallel.h"
+
+namespace inferd::spec {
+
+struct LedgerOptions {
+  /// Bytes per weight when they are not known from files (16-bit: 2). Known: weight_bytes per rank overrides.
+  double bytes_per_weight = 2;
+  std::int64_t kv_bytes_per_value = 2;
+  std::int64_t page_tokens = 32;
+  std::int64_t max_batched_tokens = 512;
+  std::int64_t max_num_seqs = 64;
+  /// Memory a rank may use in all; 0: not bounded.
+  std::int64_t budget_bytes = 0;
+};
+
+struct RankLedger {
+  int rank = 0;
+  std::int64_t weight_bytes = 0;
+  std::int64_t activation_bytes = 0;
+  std::int64_t collective_bytes = 0;
+  std::int64_t kv_bytes_per_token = 0;
+  std::int64_t kv_bytes = 0;   // what is left of the budget, whole pages
+  std::int64_t kv_pages = 0;
+};
+
+struct MemoryLedger {
+  std::vector<RankLedger> ranks;
+  std::int64_t kv_pages = 0;       // smallest over the ranks
+  std::int64_t kv_tokens = 0;      // kv_pages * page_tokens
+  std::int64_t parameters = 0;     // of the whole model
+};
+
+/// Parameters of the whole model (tied head counted once).
+std::int64_t CountParameters(const ModelSpec& model);
+/// Parameters one shard holds.
+std::int64_t CountParameters(const ModelSpec& model, const ShardPlan& shard);
+/// KV values (K and V, all layers) per token of the whole model; times the KV type's size = bytes.
+std::int64_t KvValuesPerToken(const ModelSpec& model);
+
+/// Refuses a budget too small for the weights plus one page per sequence, saying what would fit.
+Result<MemoryLedger> MakeLedger(const ModelSpec& model, const std::vector<ShardPlan>& shards,
+                                const LedgerOptions& options);
+
+/// A table for people.
+std::string Describe(const MemoryLedger& ledger);
+
+}  // namespace inferd::spec

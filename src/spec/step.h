@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of a replica: what the engine sends to every rank, and what comes back. Rows persist on the worker between
+// steps, so a plan carries only what changed.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "spec/sampling_params.h"
+
+namespace inferd::spec {
+
+/// A row is a worker-side slot of one running sequence, 0 <= row < max_num_seqs (of its group). Opening a row that is
+/// open replaces it. `tokens` are all tokens known now (prompt, and output replayed after a preemption or fault);
+/// the sampler needs them for penalties, the first stage for prefill.
+struct OpenRow {
+  std::int32_t row = 0;
+  std::int32_t group = 0;  // expert group that holds the sequence's KV
+  std::vector<std::int32_t> tokens;
+  std::int32_t num_prompt_tokens = 0;  // tokens[num_prompt_tokens..) were generated
+  SamplingParams sampling;
+};
+
+/// Work of one row in this step: run positions [start, start + count).
+struct RowWork {
+  std::int32_t row = 0;
+  std::int32_t group = 0;
+  std::int64_t start = 0;
+  std::int32_t count = 0;
+  bool sample = false;  // the last position's logits give a token
+  /// Step whose sampled token is the input (decode); -1: all inputs are known to the row already.
+  std::int64_t input_step = -1;
+  /// Pages appended to the row's page table before the step.
+  std::vector<std::int32_t> new_pages;
+  /// Replaces the page table by `new_pages` (first step of an opened row, prefix hits included).
+  bool reset_pages = false;
+};
+
+struct StepPlan {
+  std::uint64_t generation = 0;
+  std::int64_t step = 0;  // counts up by one within a generation
+  std::vector<OpenRow> open_rows;
+  std::vector<std::pair<std::int32_t, std::int32_t>> close_rows;  // (group, row)
+  /// Pages to be zeroed before use, per group: (group, page).
+  std::vector<std::pair<std::int32_t, std::int32_t>> fresh_pages;
+  std::vector<RowWork> work;
+};
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  float logprob = 0;
+};
+
+struct SampledToken {
+  std::int32_t row = 0;
+  std::int32_t group = 0;
+  std::int32_t token = -1;  // -1: logits held NaN, the row has failed
+  float logprob = 0;        // of the token, under the model's distribution before temperature; 0 unless asked for
+  std::int32_t rank = 0;    // 1: most likely; 0: not asked for
+  std::vector<TokenLogprob> top;  // descending
+};
+
+/// Prompt logprobs of positions [first, first + tokens.size()) of a row: token at first + i given those before it.
+struct PromptLogprobs {
+  std::int32_t row = 0;
+  std::int32_t group = 0;
+  std::int64_t first = 0;
+  std::vector<SampledToken> tokens;
+};
+
+/// From the sampler rank of each expert group.
+struct StepResult {
+  std::uint64_t generation = 0;
+  std::int64_t step = 0;
+  std::int32_t group = 0;
+  std::vector<SampledToken> sampled;
+  std::vector<PromptLogprobs> prompt_logprobs;
+  std::int64_t compute_ns = 0;  // time of the step on the device
+  std::vector<std::int64_t> expert_tokens;  // tokens routed to each local expert, when counted
+};
+
+}  // namespace inferd::spec
