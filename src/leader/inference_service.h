@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the front end may ask of the leader: submit, cancel, and look at the state. Token ids in, token ids out; text is
+// the caller's business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inferd/result.h"
+#include "spec/model_spec.h"
+#include "spec/sampling_params.h"
+#include "spec/step.h"
+
+namespace inferd::leader {
+
+/// Names a stream of the front end: I/O thread, slot there, and how often the slot was used before. The engine side
+/// never touches a connection; a stale generation is dropped by the I/O thread.
+struct StreamId {
+  std::uint32_t io = 0;
+  std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
+  friend bool operator==(const StreamId&, const StreamId&) = default;
+};
+
+enum class FinishReason : std::uint8_t { kNone, kStop, kLength, kCancelled, kError };
+
+/// One thing that happened to one choice of one stream.
+struct OutputEvent {
+  StreamId stream;
+  std::int32_t choice = 0;  // 0..n-1
+  /// Generated token, or nullopt for an event that only ends the choice or only carries prompt logprobs.
+  std::optional<spec::SampledToken> token;
+  FinishReason finish = FinishReason::kNone;  // with the last event of the choice
+  std::int32_t stop_token = -1;               // the end token, when finish is kStop (it is also `token`)
+  std::int32_t cached_tokens = 0;             // prompt tokens served from the prefix cache; with the first event
+  std::vector<spec::SampledToken> prompt_logprobs;  // complete, with the choice's first event
+  std::optional<Error> error;                 // with kError
+};
+
+/// Receives all events of one step that belong to one I/O thread, in order. Called on an engine thread; must not block.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void Publish(std::span<OutputEvent> events) = 0;
+};
+
+struct GenerateRequest {
+  StreamId stream;
+  EventSink* sink = nullptr;  // outlives the request
+  std::vector<std::int32_t> prompt;
+  spec::SamplingParams sampling;
+  std::int32_t n = 1;  // choices; choice i uses seed + i
+  std::int32_t max_tokens = 0;
+  std::int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::int32_t> stop_token_ids;  // beside the model's own end ids
+  std::int32_t priority = 0;                 // lower goes first
+  std::int64_t queue_deadline_ms = 0;        // 0: the server's default
+  std::string cache_salt;                    // part of the prefix cache's key, with the tenant
+};
+
+enum class Phase : std::uint8_t { kStarting, kLoading, kReady, kRecovering, kDraining, kStopped, kFailed };
+
+struct LoadProgress {
+  std::int64_t bytes_done = 0;
+  std::int64_t bytes_total = 0;
+};
+
+/// Per replica, as of the last step.
+struct ReplicaStats {
+  Phase phase = Phase::kStarting;
+  std::int64_t running = 0, waiting = 0;
+  std::int64_t kv_pages_total = 0, kv_pages_used = 0, kv_pages_cached = 0;
+  std::uint64_t prompt_tokens = 0, generated_tokens = 0;
+  std::uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  std::uint64_t preemptions = 0, steps = 0, restarts = 0;
+  std::uint64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_error = 0;
+};
+
+class InferenceService {
+ public:
+  virtual ~InferenceService() = default;
+
+  /// Thread-safe, does not block. Errors come at once: kResourceExhausted (queue full: 429), kUnavailable (not ready,
+  /// draining: 503), kInvalidArgument (prompt and max_tokens do not fit, with the numbers). After success events follow
+  /// until every choice has finished.
+  virtual Result<> Submit(GenerateRequest request) = 0;
+  /// Thread-safe. Ends the choice (or all with choice -1) within one step; no further events are promised.
+  virtual void Cancel(StreamId stream, std::int32_t choice) = 0;
+
+  virtual Phase phase() const = 0;
+  virtual LoadProgress load_progress() const = 0;
+  virtual std::vector<ReplicaStats> stats() const = 0;
+  virtual const spec::ModelSpec& model() const = 0;
+  virtual std::int64_t max_model_len() const = 0;
+};
+
+}  // namespace inferd::leader
