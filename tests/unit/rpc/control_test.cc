@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// A real control server and real clients over a Unix socket and over loopback TCP with mutual TLS.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rpc/control_client.h"
+#include "rpc/control_server.h"
+#include "rpc/secret.h"
+
+namespace inferd::rpc {
+namespace {
+
+constexpr char kSecret[] = "0123456789abcdef0123456789abcdef";
+constexpr auto kWait = std::chrono::seconds(10);
+
+class Recorder : public PeerListener {
+ public:
+  void OnHello(const std::shared_ptr<Peer>& peer) override {
+    const std::lock_guard lock(mutex_);
+    peers_.push_back(peer);
+    changed_.notify_all();
+  }
+  void OnMessage(const std::shared_ptr<Peer>&, FromWorker message) override {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+    changed_.notify_all();
+  }
+  void OnClosed(const std::shared_ptr<Peer>&) override {
+    const std::lock_guard lock(mutex_);
+    ++closed_;
+    changed_.notify_all();
+  }
+
+  std::shared_ptr<Peer> WaitForPeer() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kWait, [this] { return !peers_.empty(); });
+    return peers_.empty() ? nullptr : peers_.back();
+  }
+  bool WaitForMessages(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kWait, [&] { return messages_.size() >= count; });
+  }
+  bool WaitForClosed(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kWait, [&] { return closed_ >= count; });
+  }
+  FromWorker message(std::size_t i) {
+    const std::lock_guard lock(mutex_);
+    return messages_[i];
+  }
+  std::size_t num_peers() {
+    const std::lock_guard lock(mutex_);
+    return peers_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Peer>> peers_;
+  std::vector<FromWorker> messages_;
+  int closed_ = 0;
+};
+
+class ControlTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/inferd-control-XXXXXX";
+    ASSERT_NE(::mkdtemp(folder), nullptr);
+    folder_ = folder;
+    ControlServerOptions options{folder_ + "/control.sock", "127.0.0.1:0", kSecret};
+    auto server = StartControlServer(options, &recorder_);
+    ASSERT_TRUE(server.ok()) << server.error().message();
+    server_ = *std::move(server);
+    ASSERT_GT(server_->tcp_port(), 0);
+  }
+  void TearDown() override {
+    server_->Stop();
+    ::unlink((folder_ + "/control.sock").c_str());
+    ::rmdir(folder_.c_str());
+  }
+
+  std::string UnixAddress() const { return "unix:" + folder_ + "/control.sock"; }
+  std::string TcpAddress() const { return "127.0.0.1:" + std::to_string(server_->tcp_port()); }
+
+  void RoundTrip(const std::string& address) {
+    Hello hello;
+    hello.worker_id = 7;
+    auto client = Attach({address, kSecret}, hello);
+    ASSERT_TRUE(client.ok()) << client.error().message();
+    const std::shared_ptr<Peer> peer = recorder_.WaitForPeer();
+    ASSERT_NE(peer, nullptr);
+    EXPECT_EQ(peer->hello().worker_id, 7U);
+    spec::StepPlan plan;
+    plan.generation = 3;
+    plan.step = 11;
+    plan.work.push_back({.row = 2, .start = 5, .count = 1, .sample = true, .input_step = 10, .new_pages = {4}});
+    ASSERT_TRUE(peer->Send(plan));
+    Result<ToWorker> received = (*client)->Receive();
+    ASSERT_TRUE(received.ok());
+    const auto& got = std::get<spec::StepPlan>(*received);
+    EXPECT_EQ(got.step, 11);
+    ASSERT_EQ(got.work.size(), 1U);
+    EXPECT_EQ(got.work[0].input_step, 10);
+    EXPECT_EQ(got.work[0].new_pages, std::vector<std::int32_t>{4});
+    spec::StepResult result;
+    result.step = 11;
+    result.sampled.push_back({.row = 2, .token = 99, .logprob = -0.5F, .rank = 1, .top = {{99, -0.5F}}});
+    ASSERT_TRUE((*client)->Send(result));
+    ASSERT_TRUE(recorder_.WaitForMessages(1));
+    EXPECT_EQ(std::get<spec::StepResult>(recorder_.message(0)).sampled[0].token, 99);
+    client->reset();
+    EXPECT_TRUE(recorder_.WaitForClosed(1));
+    EXPECT_FALSE(peer->Send(Shutdown{}));
+  }
+
+  std::string folder_;
+  Recorder recorder_;
+  std::unique_ptr<ControlServer> server_;
+};
+
+TEST_F(ControlTest, RoundTripOverUnixSocket) { RoundTrip(UnixAddress()); }
+TEST_F(ControlTest, RoundTripOverTls) { RoundTrip(TcpAddress()); }
+
+TEST_F(ControlTest, WrongSecretIsRefusedOnTheUnixSocket) {
+  auto client = Attach({UnixAddress(), "ffffffffffffffffffffffffffffffff"}, Hello{});
+  if (client.ok()) {
+    EXPECT_EQ((*client)->Receive().error().code(), Code::kUnauthenticated);
+  }
+  EXPECT_EQ(recorder_.num_peers(), 0U);
+}
+
+TEST_F(ControlTest, WrongSecretCannotFinishTheTlsHandshake) {
+  auto client = Attach({TcpAddress(), "ffffffffffffffffffffffffffffffff", std::chrono::milliseconds(500)}, Hello{});
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.error().code(), Code::kUnavailable);
+  EXPECT_EQ(recorder_.num_peers(), 0U);
+}
+
+TEST_F(ControlTest, CloseEndsAReceiveThatWaits) {
+  auto client = Attach({UnixAddress(), kSecret}, Hello{});
+  ASSERT_TRUE(client.ok());
+  const auto peer = recorder_.WaitForPeer();
+  ASSERT_NE(peer, nullptr);
+  peer->Close();
+  EXPECT_FALSE((*client)->Receive().ok());
+  EXPECT_TRUE(recorder_.WaitForClosed(1));
+}
+
+TEST(SecretTest, ShortSecretsAreRefusedAndProofsDiffer) {
+  EXPECT_FALSE(CheckSecret("short").ok());
+  EXPECT_TRUE(CheckSecret(RandomSecret()).ok());
+  EXPECT_TRUE(SameProof(ControlProof(kSecret), ControlProof(kSecret)));
+  EXPECT_FALSE(SameProof(ControlProof(kSecret), ControlProof(RandomSecret())));
+}
+
+}  // namespace
+}  // namespace inferd::rpc
