@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of CPU kernels of one instruction set. `ops` picks one table at start and cuts the work; a kernel takes
+// pointers and sizes and knows nothing of threads or devices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/pack/layout.h"
+#include "kernels/types.h"
+
+namespace inferd::kernels {
+
+/// y[t, row] = sum over k of a[t, k] * w[row, k] (+ bias[row]), t < m, rows of panels [first, last). For each row and token:
+///   int8 forms: f = +0; per block of 32 k ascending f = fma(float(exact integer dot), round(d_w * d_a), f) (halves of 16 k
+///     first to last where scales are per 16; one more fma for a min); y = f * 2^-shift
+///   bf16: f = fma(odd, fma chain) as vdpbf16ps: per pair of k the odd product is added first, then the even one
+///   float: f = fma(a[k], w[k], f), k ascending
+/// k is never split and chunks store and reload f, so a row's bits depend on nothing but the row.
+struct MatMulArgs {
+  PackForm form;
+  const std::uint8_t* panels;  // of the whole matrix, 64-byte aligned
+  std::size_t panel_bytes;
+  std::int64_t n;
+  std::int64_t k;
+  const ActBlock* a_int8;       // [m, k / 32], rows ld_int8 blocks apart
+  const std::uint16_t* a_bf16;  // [m, k rounded up to 2], the odd value zero
+  const float* a_float;         // [m, k]
+  std::ptrdiff_t ld_int8;
+  std::ptrdiff_t ld_bf16;
+  std::ptrdiff_t ld_float;
+  std::int64_t m;
+  float* y;
+  std::ptrdiff_t ldy;
+  const float* bias;  // [n] or null
+  std::int64_t first;
+  std::int64_t last;
+  std::uint8_t* scratch;  // kMatMulScratch bytes, 64-byte aligned, the thread's own
+};
+
+/// Rows a kernel takes per pass over the panel; more are done in several passes inside the kernel.
+inline constexpr int kMatMulRows = 256;
+/// Decoded k blocks kept in the first-level cache at a time.
+inline constexpr int kMatMulChunk = 28;
+inline constexpr std::size_t kMatMulScratch = kMatMulRows * kPanelRows * 4 + kMatMulChunk * 1536 + 4096;
+
+/// Tokens per KV page and per softmax update. Both are part of the arithmetic: the same for decode and prefill.
+inline constexpr int kPageTokens = 32;
+inline constexpr int kSoftmaxTokens = 64;
+/// Most query rows of one attention tile, and the largest head.
+inline constexpr int kAttentionRows = 12;
+inline constexpr int kMaxHeadDim = 512;
+
+/// Query rows of one KV head of one sequence. A page holds, for the head, K then V of 32 tokens:
+///   bf16  K [d/2][32 tokens][2], V [16 token pairs][d][2]       float  K [d][32 tokens], V [32 tokens][d]
+/// For one row, always: per chunk of 64 tokens at absolute positions s = q.k * scale (softcapped), m' = max(m, max s),
+/// o and l are rescaled by exp(m - m'), p = exp(s - m') (rounded to bf16 in bf16 pages) and o += p v, tokens ascending.
+struct AttentionArgs {
+  int rows;                 // 1..kAttentionRows
+  const float* const* q;    // [rows] -> [head_dim]
+  float* const* y;          // [rows] -> [head_dim]
+  const std::int64_t* pos;  // [rows], absolute position: sees tokens (pos - window, pos]
+  const float* sink;        // [rows] or null
+  std::int64_t head_dim;    // a multiple of 16, at most kMaxHeadDim
+  const std::byte* base;    // the head's K in page 0
+  std::size_t page_bytes;
+  const std::int32_t* pages;
+  float scale;
+  float softcap;        // 0: none
+  std::int64_t window;  // 0: all
+  bool stream;          // KV comes from memory (decode): prefetch it
+};
+
+/// As ops::GateKind.
+enum class Gate : std::uint8_t { kSilu, kGeluTanh, kGelu };
+
+struct KernelTable {
+  const char* name;
+  void (*matmul)(const MatMulArgs& args);
+  void (*attention_bf16)(const AttentionArgs& args);
+  void (*attention_float)(const AttentionArgs& args);
+  /// q blocks of x[0..k), the last one padded with zeros.
+  void (*quantize)(const float* x, std::int64_t k, ActBlock* out);
+  void (*to_bf16)(const float* x, std::int64_t k, std::uint16_t* out);
+  /// y = x / sqrt(mean(x^2) + eps) * weight; weight may be null (all ones). y may be x.
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t k, float* y);
+  /// y = gate_fn(gate) * up. y may be gate.
+  void (*gate_mul)(Gate kind, const float* gate, const float* up, std::int64_t n, float* y);
+  /// x += y.
+  void (*add)(float* x, const float* y, std::int64_t n);
+  /// y = fma(scale, x, y).
+  void (*axpy)(float scale, const float* x, std::int64_t n, float* y);
+};
+
+const KernelTable& ScalarKernels();
+const KernelTable& Avx2Kernels();
+const KernelTable& Avx512Kernels();
+
+/// What this CPU and its operating system support.
+bool CpuHasAvx2();    // with FMA and F16C
+bool CpuHasAvx512();  // F, BW, DQ, VL with VNNI, BF16, VBMI and GFNI
+
+}  // namespace inferd::kernels

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows the QKV product (head norms, rotation, storing K and V) and attention, on the CPU device.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/attention/kv_page.h"
+#include "ops/cpu_device.h"
+#include "ops/cpu_region.h"
+
+namespace inferd::ops {
+namespace {
+
+std::size_t ValueBytes(KvType type) { return type == KvType::kBf16 ? 2 : 4; }
+
+// The head's share of a page of the layer.
+std::byte* HeadInPage(const KvLayer& kv, std::int32_t page, std::int64_t head) {
+  return kv.base + static_cast<std::size_t>(page) * kv.page_bytes +
+         static_cast<std::size_t>(head) * kernels::HeadPageBytes(ValueBytes(kv.type), kv.head_dim);
+}
+
+void Rotate(const RopeTable& rope, std::int64_t position, float* x) {
+  const std::int64_t half = rope.rotary_dim / 2;
+  const float* cos = rope.cos + position * half;
+  const float* sin = rope.sin + position * half;
+  const std::int64_t step = rope.interleaved ? 2 : 1;
+  const std::int64_t other = rope.interleaved ? 1 : half;
+  for (std::int64_t i = 0; i < half; ++i) {
+    float& a = x[i * step];
+    float& b = x[i * step + other];
+    const float a0 = a;
+    const float b0 = b;
+    a = a0 * cos[i] - b0 * sin[i];
+    b = b0 * cos[i] + a0 * sin[i];
+  }
+}
+
+}  // namespace
+
+std::size_t CpuDevice::KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const {
+  return static_cast<std::size_t>(kv_heads) * kernels::HeadPageBytes(ValueBytes(type), head_dim);
+}
+
+void CpuDevice::PostRow(const QkvTask& task, const AttentionSequence& sequence, std::int64_t row) const {
+  const std::int64_t dim = task.kv.head_dim;
+  const std::int64_t position = task.positions[static_cast<std::size_t>(row)];
+  const auto prepare = [&](float* head, const float* norm) {
+    if (norm != nullptr) {
+      kernels_.rms_norm(head, norm, task.norm_eps, dim, head);
+    }
+    if (task.rope.rotary_dim > 0) {
+      Rotate(task.rope, position, head);
+    }
+  };
+  for (std::int64_t h = 0; h < task.q_heads; ++h) {
+    prepare(task.q + row * task.ldq + h * dim, task.q_norm);
+  }
+  const std::int64_t token = sequence.start + row - sequence.first_row;
+  const std::int32_t page = sequence.pages[static_cast<std::size_t>(token / kernels::kPageTokens)];
+  const int slot = static_cast<int>(token % kernels::kPageTokens);
+  for (std::int64_t h = 0; h < task.kv.kv_heads; ++h) {
+    float* k = task.k + row * task.ldk + h * dim;
+    const float* v = task.v + row * task.ldv + h * dim;
+    prepare(k, task.k_norm);
+    std::byte* head = HeadInPage(task.kv, page, h);
+    if (task.kv.type == KvType::kBf16) {
+      kernels::StoreKvBf16(k, v, dim, slot, head);
+    } else {
+      kernels::StoreKvFloat(k, v, dim, slot, head);
+    }
+  }
+}
+
+void CpuDevice::QkvPost(const QkvTask& task) {
+  sequence_of_.clear();
+  for (const AttentionSequence& sequence : task.sequences) {
+    INFERD_CHECK(static_cast<std::int64_t>(sequence.pages.size()) * kernels::kPageTokens >=
+                 sequence.start + sequence.num_rows);
+    for (std::int64_t i = 0; i < sequence.num_rows; ++i) {
+      sequence_of_.push_back({&sequence, sequence.first_row + i});
+    }
+  }
+  const auto rows = static_cast<std::int64_t>(sequence_of_.size());
+  const std::int64_t row_values = (task.q_heads + 2 * task.kv.kv_heads) * task.kv.head_dim;
+  ForEach(rows, rows * row_values * 4, [&](int, std::int64_t i) {
+    const auto& [sequence, row] = sequence_of_[static_cast<std::size_t>(i)];
+    PostRow(task, *sequence, row);
+  });
+}
+
+void CpuDevice::AttendItem(const AttentionTask& task, const AttentionItem& item) const {
+  const float* q[kernels::kAttentionRows];
+  float* y[kernels::kAttentionRows];
+  std::int64_t pos[kernels::kAttentionRows];
+  float sink[kernels::kAttentionRows];
+  const std::int64_t dim = task.kv.head_dim;
+  for (int r = 0; r < item.count; ++r) {
+    const std::int64_t token = (item.first + r) / item.num_heads;
+    const std::int64_t head = item.first_head + (item.first + r) % item.num_heads;
+    const std::int64_t row = item.sequence->first_row + token;
+    q[r] = task.q + row * task.ldq + head * dim;
+    y[r] = task.y + row * task.ldy + head * dim;
+    pos[r] = item.sequence->start + token;
+    sink[r] = task.sinks != nullptr ? task.sinks[head] : 0.0f;
+  }
+  kernels::AttentionArgs args = {};
+  args.rows = item.count;
+  args.q = q;
+  args.y = y;
+  args.pos = pos;
+  args.sink = task.sinks != nullptr ? sink : nullptr;
+  args.head_dim = dim;
+  args.base = HeadInPage(task.kv, 0, item.kv_head);
+  args.page_bytes = task.kv.page_bytes;
+  args.pages = item.sequence->pages.data();
+  args.scale = task.scale;
+  args.softcap = task.softcap;
+  args.window = task.window;
+  args.stream = item.sequence->num_rows <= 2;
+  if (task.kv.type == KvType::kBf16) {
+    kernels_.attention_bf16(args);
+  } else {
+    kernels_.attention_float(args);
+  }
+}
+
+void CpuDevice::Attention(const AttentionTask& task) {
+  INFERD_CHECK(task.kv.head_dim % 16 == 0 && task.kv.head_dim <= kernels::kMaxHeadDim);
+  items_.clear();
+  const auto q_heads = static_cast<std::int64_t>(task.kv_head_of.size());
+  for (const AttentionSequence& sequence : task.sequences) {
+    for (std::int64_t head = 0, end = 0; head < q_heads; head = end) {
+      const std::int32_t kv_head = task.kv_head_of[static_cast<std::size_t>(head)];
+      while (end < q_heads && task.kv_head_of[static_cast<std::size_t>(end)] == kv_head) {
+        ++end;
+      }
+      const std::int64_t total = sequence.num_rows * (end - head);
+      for (std::int64_t first = 0; first < total; first += kernels::kAttentionRows) {
+        const auto count = static_cast<int>(std::min<std::int64_t>(kernels::kAttentionRows, total - first));
+        items_.push_back({&sequence, kv_head, head, end - head, first, count});
+      }
+    }
+  }
+  // Taken from the back, where the longest tiles of a prefill are: the short ones even out the end.
+  std::atomic<std::int64_t> left{static_cast<std::int64_t>(items_.size())};
+  team_->Run([&](int) {
+    for (std::int64_t i = left.fetch_sub(1) - 1; i >= 0; i = left.fetch_sub(1) - 1) {
+      AttendItem(task, items_[static_cast<std::size_t>(i)]);
+    }
+  });
+}
+
+}  // namespace inferd::ops

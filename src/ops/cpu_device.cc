@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row operations of the CPU device, its products and its construction.
+#include "ops/cpu_device.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/dequant/dequant.h"
+#include "ops/cpu_region.h"
+
+namespace inferd::ops {
+namespace {
+
+// Columns a thread takes at a time of wide rows; a multiple of 32.
+constexpr std::int64_t kSpan = 1024;
+
+CpuActivations* Cpu(Activations* act) { return static_cast<CpuActivations*>(act); }
+
+kernels::Gate KernelGate(GateKind kind) {
+  switch (kind) {
+    case GateKind::kSilu:
+      return kernels::Gate::kSilu;
+    case GateKind::kGeluTanh:
+      return kernels::Gate::kGeluTanh;
+    case GateKind::kGelu:
+      return kernels::Gate::kGelu;
+  }
+  return kernels::Gate::kSilu;
+}
+
+}  // namespace
+
+CpuDevice::CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<ThreadTeam> team)
+    : kernels_(kernels), team_(std::move(team)), row_scratch_(static_cast<std::size_t>(team_->size())) {
+  for (int i = 0; i < team_->size(); ++i) {
+    Result<tensor::HostBuffer> scratch = tensor::HostBuffer::Allocate(kernels::kMatMulScratch);
+    INFERD_CHECK_MSG(scratch.ok(), "scratch of a compute thread");
+    scratch_.push_back(std::move(scratch).value());
+  }
+}
+
+std::string CpuDevice::Describe() const {
+  return fmt::format("cpu {}, {} thread{}", kernels_.name, team_->size(), team_->size() == 1 ? "" : "s");
+}
+
+void CpuDevice::ReserveRows(std::int64_t k) {
+  for (std::vector<float>& row : row_scratch_) {
+    if (row.size() < static_cast<std::size_t>(k)) {
+      row.resize(static_cast<std::size_t>(k));
+    }
+  }
+}
+
+void CpuDevice::Embed(DType type,
+                      const std::byte* table,
+                      std::int64_t table_rows,
+                      std::int64_t first_id,
+                      std::span<const std::int32_t> ids,
+                      std::int64_t hidden,
+                      float scale,
+                      float* x) {
+  const std::int64_t row_bytes = hidden / BlockElements(type) * BlockBytes(type);
+  const auto count = static_cast<std::int64_t>(ids.size());
+  ForEach(count, count * hidden * 4, [&](int, std::int64_t i) {
+    float* y = x + i * hidden;
+    const std::int64_t row = ids[static_cast<std::size_t>(i)] - first_id;
+    if (row < 0 || row >= table_rows) {
+      std::fill_n(y, hidden, 0.0f);
+      return;
+    }
+    kernels::DequantRow(type, table + row * row_bytes, hidden, y);
+    if (scale != 1.0f) {
+      for (std::int64_t c = 0; c < hidden; ++c) {
+        y[c] *= scale;
+      }
+    }
+  });
+}
+
+void CpuDevice::RmsNorm(const float* x,
+                        const float* weight,
+                        float eps,
+                        std::int64_t rows,
+                        std::int64_t k,
+                        Activations* act) {
+  ReserveRows(k);
+  ForEach(rows, rows * k, [&](int thread, std::int64_t row) {
+    float* y = row_scratch_[static_cast<std::size_t>(thread)].data();
+    kernels_.rms_norm(x + row * k, weight, eps, k, y);
+    Cpu(act)->Fill(row, 0, y, k);
+  });
+}
+
+void CpuDevice::RmsNormFloat(const float* x,
+                             const float* weight,
+                             float eps,
+                             std::int64_t rows,
+                             std::int64_t k,
+                             float* y) {
+  ForEach(rows, rows * k, [&](int, std::int64_t row) { kernels_.rms_norm(x + row * k, weight, eps, k, y + row * k); });
+}
+
+void CpuDevice::Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) {
+  const std::int64_t k = act->k();
+  const std::int64_t spans = (k + kSpan - 1) / kSpan;
+  ForEach(rows * spans, rows * k, [&](int, std::int64_t unit) {
+    const std::int64_t row = unit / spans;
+    const std::int64_t column = unit % spans * kSpan;
+    Cpu(act)->Fill(row, column, x + row * ldx + column, std::min(kSpan, k - column));
+  });
+}
+
+void CpuDevice::GateMul(GateKind kind,
+                        const float* gate,
+                        const float* up,
+                        std::int64_t ld,
+                        std::int64_t rows,
+                        std::int64_t ffn,
+                        Activations* act) {
+  const std::int64_t spans = (ffn + kSpan - 1) / kSpan;
+  // An exponential per value: worth a region sooner than a copy.
+  ForEach(rows * spans, rows * ffn * 4, [&](int, std::int64_t unit) {
+    float y[kSpan];
+    const std::int64_t row = unit / spans;
+    const std::int64_t column = unit % spans * kSpan;
+    const std::int64_t count = std::min(kSpan, ffn - column);
+    const std::int64_t at = row * ld + column;
+    kernels_.gate_mul(KernelGate(kind), gate + at, up + at, count, y);
+    Cpu(act)->Fill(row, column, y, count);
+  });
+}
+
+void CpuDevice::Add(float* x, const float* y, std::int64_t rows, std::int64_t n) {
+  ForEach(rows, rows * n, [&](int, std::int64_t row) { kernels_.add(x + row * n, y + row * n, n); });
+}
+
+void CpuDevice::MatMul(const Activations& act, std::int64_t rows, std::span<const MatMulTask> tasks) {
+  jobs_.clear();
+  for (const MatMulTask& task : tasks) {
+    const auto& matrix = static_cast<const CpuMatrix&>(*task.weight);
+    PanelJob job = {matrix.Args(), matrix.num_panels(), static_cast<double>(matrix.panel_bytes())};
+    static_cast<const CpuActivations&>(act).SetInputs(0, &job.args);
+    job.args.m = rows;
+    job.args.y = task.y;
+    job.args.ldy = task.ldy;
+    job.args.bias = task.bias;
+    jobs_.push_back(job);
+  }
+  RunJobs();
+}
+
+void CpuDevice::RunJobs() {
+  double total = 0;
+  for (const PanelJob& job : jobs_) {
+    total += job.panel_cost * static_cast<double>(job.num_panels);
+  }
+  team_->Run([&](int thread) {
+    const double threads = team_->size();
+    const double low = total * thread / threads;
+    const double high = thread + 1 == team_->size() ? total + 1 : total * (thread + 1) / threads;
+    double start = 0;
+    for (const PanelJob& job : jobs_) {
+      // The panels that begin in [low, high): both neighbours of a border compute the same one.
+      const auto border = [&](double at) {
+        const double panels = std::ceil((at - start) / job.panel_cost);
+        return static_cast<std::int64_t>(std::clamp(panels, 0.0, static_cast<double>(job.num_panels)));
+      };
+      kernels::MatMulArgs args = job.args;
+      args.first = border(low);
+      args.last = border(high);
+      args.scratch = reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
+      if (args.first < args.last && args.m > 0) {
+        kernels_.matmul(args);
+      }
+      start += job.panel_cost * static_cast<double>(job.num_panels);
+    }
+  });
+}
+
+void CpuDevice::ParallelFor(std::int64_t count, void* context, void (*fn)(void* context, std::int64_t index)) {
+  std::atomic<std::int64_t> next{0};
+  team_->Run([&](int) {
+    for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      fn(context, i);
+    }
+  });
+}
+
+namespace {
+
+Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
+  if (const char* forced = std::getenv("INFERD_CPU_ISA"); isa == "auto" && forced != nullptr) {
+    isa = forced;
+  }
+  if (isa == "scalar" || isa == "auto") {
+    return &kernels::ScalarKernels();
+  }
+  return InvalidArgument("unknown instruction set '{}': use auto, scalar, avx2 or avx512", isa);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> MakeCpuDevice(const CpuOptions& options) {
+  INFERD_ASSIGN(const kernels::KernelTable* kernels, ChooseKernels(options.isa));
+  INFERD_ASSIGN(std::unique_ptr<ThreadTeam> team, ThreadTeam::Make(options.threads, options.cpus));
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*kernels, std::move(team)));
+}
+
+}  // namespace inferd::ops

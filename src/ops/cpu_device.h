@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU device: cuts each operation over the rank's threads and calls the kernels of the chosen instruction set. Owned
+// and called by one thread, the rank's step thread (the loader's before the first step).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "ops/device.h"
+#include "ops/thread_team.h"
+#include "tensor/host_buffer.h"
+
+namespace inferd::ops {
+
+class CpuMatrix final : public PackedMatrix {
+ public:
+  CpuMatrix(kernels::PackForm pack_form, std::int64_t n, std::int64_t k, tensor::HostBuffer data);
+
+  std::int64_t n() const override { return n_; }
+  std::int64_t k() const override { return k_; }
+  ActForm form() const override;
+  std::size_t bytes() const override { return data_.size(); }
+
+  std::int64_t num_panels() const { return kernels::NumPanels(n_); }
+  std::size_t panel_bytes() const { return panel_bytes_; }
+  /// Arguments of a product with this matrix over all its panels; rows, result and scratch are the caller's to fill in.
+  kernels::MatMulArgs Args() const;
+
+ private:
+  kernels::PackForm pack_form_;
+  std::int64_t n_;
+  std::int64_t k_;
+  std::size_t panel_bytes_;
+  tensor::HostBuffer data_;
+};
+
+class CpuActivations final : public Activations {
+ public:
+  CpuActivations(std::int64_t max_rows, std::int64_t k, unsigned forms, const kernels::KernelTable& kernels);
+
+  std::int64_t max_rows() const override { return max_rows_; }
+  std::int64_t k() const override { return k_; }
+  unsigned forms() const { return forms_; }
+
+  /// Takes x[0..count) as values [column, column + count) of a row; column is a multiple of 32.
+  void Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count);
+  /// Copies a row of the same forms and k.
+  void CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row);
+  /// Points a product's inputs at rows [row, ...).
+  void SetInputs(std::int64_t row, kernels::MatMulArgs* args) const;
+
+ private:
+  std::int64_t max_rows_;
+  std::int64_t k_;
+  unsigned forms_;
+  const kernels::KernelTable& kernels_;
+  std::ptrdiff_t ld_int8_;
+  std::ptrdiff_t ld_bf16_;
+  tensor::HostBuffer int8_;
+  tensor::HostBuffer bf16_;
+  tensor::HostBuffer float_;
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<ThreadTeam> team);
+
+  std::string Describe() const override;
+  Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
+                                             std::span<const std::byte> rows,
+                                             std::int64_t n,
+                                             std::int64_t k,
+                                             std::size_t row_bytes) override;
+  std::unique_ptr<Activations> NewActivations(std::int64_t max_rows, std::int64_t k, unsigned forms) override;
+  void Embed(DType type,
+             const std::byte* table,
+             std::int64_t table_rows,
+             std::int64_t first_id,
+             std::span<const std::int32_t> ids,
+             std::int64_t hidden,
+             float scale,
+             float* x) override;
+  void RmsNorm(const float* x,
+               const float* weight,
+               float eps,
+               std::int64_t rows,
+               std::int64_t k,
+               Activations* act) override;
+  void RmsNormFloat(const float* x,
+                    const float* weight,
+                    float eps,
+                    std::int64_t rows,
+                    std::int64_t k,
+                    float* y) override;
+  void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) override;
+  void MatMul(const Activations& act, std::int64_t rows, std::span<const MatMulTask> tasks) override;
+  void QkvPost(const QkvTask& task) override;
+  void Attention(const AttentionTask& task) override;
+  void GateMul(GateKind kind,
+               const float* gate,
+               const float* up,
+               std::int64_t ld,
+               std::int64_t rows,
+               std::int64_t ffn,
+               Activations* act) override;
+  void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) override;
+  void Moe(const MoeTask& task) override;
+  std::int64_t PageTokens() const override { return kernels::kPageTokens; }
+  std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
+  void ParallelFor(std::int64_t count, void* context, void (*fn)(void* context, std::int64_t index)) override;
+
+ private:
+  // A product whose panels are dealt over the threads by cost.
+  struct PanelJob {
+    kernels::MatMulArgs args;
+    std::int64_t num_panels;
+    double panel_cost;
+  };
+  // A tile of query rows of one KV head of one sequence.
+  struct AttentionItem {
+    const AttentionSequence* sequence;
+    std::int64_t kv_head;
+    std::int64_t first_head;  // query heads [first_head, first_head + num_heads) share the KV head
+    std::int64_t num_heads;
+    std::int64_t first;  // of the rows (token, head), token-major
+    int count;
+  };
+  // Buffers of Moe, grown to the largest batch seen.
+  struct MoeBuffers {
+    std::int64_t assignments = 0;
+    std::int64_t hidden = 0;
+    std::int64_t ffn = 0;
+    unsigned in_forms = 0;
+    unsigned mid_forms = 0;
+    std::unique_ptr<CpuActivations> in;
+    std::unique_ptr<CpuActivations> mid;
+    tensor::HostBuffer gate;  // [assignments, ffn]
+    tensor::HostBuffer up;    // [assignments, ffn]
+    tensor::HostBuffer out;   // [assignments, hidden]
+    std::vector<std::int32_t> slot_of;  // [rows, top_k] -> sorted place or -1
+    std::vector<std::int32_t> begin;    // [experts + 1], first place of each expert
+  };
+
+  /// body(thread, unit) for units [0, count): on the calling thread when `work` (values touched) is small, else dealt out.
+  template <class F>
+  void ForEach(std::int64_t count, std::int64_t work, F&& body);
+  void RunJobs();
+  void ReserveRows(std::int64_t k);
+  void PostRow(const QkvTask& task, const AttentionSequence& sequence, std::int64_t row) const;
+  void AttendItem(const AttentionTask& task, const AttentionItem& item) const;
+  void MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
+  void SortByExpert(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
+  void ReserveMoe(const MoeTask& task, std::int64_t assignments);
+  void AddExpertJobs(std::span<const PackedMatrix* const> weights, const CpuActivations& in, float* y, std::int64_t ldy);
+
+  const kernels::KernelTable& kernels_;
+  std::unique_ptr<ThreadTeam> team_;
+  std::vector<tensor::HostBuffer> scratch_;       // one per thread, for products
+  std::vector<std::vector<float>> row_scratch_;  // one row per thread, grown to the widest
+  std::vector<PanelJob> jobs_;
+  std::vector<AttentionItem> items_;
+  std::vector<std::pair<const AttentionSequence*, std::int64_t>> sequence_of_;  // and row, of the rows of QkvPost
+  MoeBuffers moe_;
+};
+
+}  // namespace inferd::ops

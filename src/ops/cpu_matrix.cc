@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed weights and activation buffers of the CPU device.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/pack/pack.h"
+#include "ops/cpu_device.h"
+#include "ops/cpu_region.h"
+
+namespace inferd::ops {
+namespace {
+
+tensor::HostBuffer AllocateOrDie(std::size_t bytes) {
+  Result<tensor::HostBuffer> buffer = tensor::HostBuffer::Allocate(bytes);
+  INFERD_CHECK_MSG(buffer.ok(), "activation buffers fit the planned memory");
+  return std::move(buffer).value();
+}
+
+bool IsWeightType(DType type) {
+  return type != DType::kI32 && type != DType::kI8 && type != DType::kU8;
+}
+
+}  // namespace
+
+CpuMatrix::CpuMatrix(kernels::PackForm pack_form, std::int64_t n, std::int64_t k, tensor::HostBuffer data)
+    : pack_form_(pack_form), n_(n), k_(k), panel_bytes_(kernels::PanelBytes(pack_form, k)), data_(std::move(data)) {}
+
+ActForm CpuMatrix::form() const {
+  switch (pack_form_) {
+    case kernels::PackForm::kF32:
+    case kernels::PackForm::kF16:
+      return kActFloat;
+    case kernels::PackForm::kBf16:
+      return kActBf16;
+    default:
+      return kActInt8;
+  }
+}
+
+kernels::MatMulArgs CpuMatrix::Args() const {
+  kernels::MatMulArgs args = {};
+  args.form = pack_form_;
+  args.panels = reinterpret_cast<const std::uint8_t*>(data_.data());
+  args.panel_bytes = panel_bytes_;
+  args.n = n_;
+  args.k = k_;
+  return args;
+}
+
+CpuActivations::CpuActivations(std::int64_t max_rows,
+                               std::int64_t k,
+                               unsigned forms,
+                               const kernels::KernelTable& kernels)
+    : max_rows_(max_rows), k_(k), forms_(forms), kernels_(kernels), ld_int8_((k + 31) / 32), ld_bf16_((k + 1) / 2 * 2) {
+  const auto rows = static_cast<std::size_t>(max_rows);
+  // One spare line: kernels may read whole vectors past the last row.
+  if ((forms & kActInt8) != 0) {
+    int8_ = AllocateOrDie(rows * static_cast<std::size_t>(ld_int8_) * sizeof(kernels::ActBlock) + 64);
+  }
+  if ((forms & kActBf16) != 0) {
+    bf16_ = AllocateOrDie(rows * static_cast<std::size_t>(ld_bf16_) * 2 + 64);
+  }
+  if ((forms & kActFloat) != 0) {
+    float_ = AllocateOrDie(rows * static_cast<std::size_t>(k) * 4 + 64);
+  }
+}
+
+void CpuActivations::Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count) {
+  if ((forms_ & kActInt8) != 0) {
+    auto* blocks = reinterpret_cast<kernels::ActBlock*>(int8_.data());
+    kernels_.quantize(x, count, blocks + row * ld_int8_ + column / 32);
+  }
+  if ((forms_ & kActBf16) != 0) {
+    auto* values = reinterpret_cast<std::uint16_t*>(bf16_.data());
+    kernels_.to_bf16(x, count, values + row * ld_bf16_ + column);
+  }
+  if ((forms_ & kActFloat) != 0) {
+    auto* values = reinterpret_cast<float*>(float_.data());
+    std::memcpy(values + row * k_ + column, x, static_cast<std::size_t>(count) * 4);
+  }
+}
+
+void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row) {
+  const auto copy = [&](tensor::HostBuffer& to, const tensor::HostBuffer& source, std::int64_t row_bytes) {
+    std::memcpy(to.data() + row * row_bytes, source.data() + from_row * row_bytes, static_cast<std::size_t>(row_bytes));
+  };
+  if ((forms_ & kActInt8) != 0) {
+    copy(int8_, from.int8_, ld_int8_ * static_cast<std::int64_t>(sizeof(kernels::ActBlock)));
+  }
+  if ((forms_ & kActBf16) != 0) {
+    copy(bf16_, from.bf16_, ld_bf16_ * 2);
+  }
+  if ((forms_ & kActFloat) != 0) {
+    copy(float_, from.float_, k_ * 4);
+  }
+}
+
+void CpuActivations::SetInputs(std::int64_t row, kernels::MatMulArgs* args) const {
+  args->ld_int8 = ld_int8_;
+  args->ld_bf16 = ld_bf16_;
+  args->ld_float = k_;
+  args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + row * ld_int8_;
+  args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + row * ld_bf16_;
+  args->a_float = reinterpret_cast<const float*>(float_.data()) + row * k_;
+}
+
+std::unique_ptr<Activations> CpuDevice::NewActivations(std::int64_t max_rows, std::int64_t k, unsigned forms) {
+  return std::make_unique<CpuActivations>(max_rows, k, forms, kernels_);
+}
+
+Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
+                                                      std::span<const std::byte> rows,
+                                                      std::int64_t n,
+                                                      std::int64_t k,
+                                                      std::size_t row_bytes) {
+  if (!IsWeightType(type)) {
+    return InvalidArgument("weights of type {} cannot be multiplied", DTypeName(type));
+  }
+  constexpr std::int64_t kMaxSide = std::int64_t{1} << 31;
+  if (n < 1 || k < 1 || n > kMaxSide || k > kMaxSide) {
+    return InvalidArgument("a weight matrix of {} x {} cannot be packed", n, k);
+  }
+  if (k % BlockElements(type) != 0) {
+    return InvalidArgument("{} columns are no multiple of the {} values of a {} block", k, BlockElements(type), DTypeName(type));
+  }
+  const auto needed = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
+  if (row_bytes < needed || rows.size() < needed || (rows.size() - needed) / row_bytes < static_cast<std::size_t>(n - 1)) {
+    return InvalidArgument("{} rows of {} bytes need more than the {} bytes given", n, row_bytes, rows.size());
+  }
+  const kernels::PackForm form = kernels::FormOf(type);
+  const std::size_t panel_bytes = kernels::PanelBytes(form, k);
+  const std::int64_t panels = kernels::NumPanels(n);
+  INFERD_ASSIGN(tensor::HostBuffer data, tensor::HostBuffer::Allocate(static_cast<std::size_t>(panels) * panel_bytes));
+  std::atomic<std::int64_t> bad_row{n};
+  ForEach(panels, n * k, [&](int, std::int64_t p) {
+    const std::int64_t row = p * kernels::kPanelRows;
+    const auto count = static_cast<int>(std::min<std::int64_t>(kernels::kPanelRows, n - row));
+    const int bad = kernels::PackPanel(type,
+                                       rows.data() + static_cast<std::size_t>(row) * row_bytes,
+                                       row_bytes,
+                                       count,
+                                       k,
+                                       data.data() + static_cast<std::size_t>(p) * panel_bytes);
+    if (bad >= 0) {
+      std::int64_t seen = bad_row.load();
+      while (row + bad < seen && !bad_row.compare_exchange_weak(seen, row + bad)) {
+      }
+    }
+  });
+  if (bad_row.load() < n) {
+    return InvalidArgument("row {} holds Inf or NaN: the weights are damaged or were converted wrongly", bad_row.load());
+  }
+  return std::unique_ptr<PackedMatrix>(std::make_unique<CpuMatrix>(form, n, k, std::move(data)));
+}
+
+}  // namespace inferd::ops

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routed experts on the CPU device. Tokens are sorted by expert, so that each expert's panels are read once per block of
+// rows; results return to their (row, slot) and are summed in slot order, so a row's bits do not depend on its neighbours.
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cpu_device.h"
+#include "ops/cpu_region.h"
+
+namespace inferd::ops {
+namespace {
+
+// Bounds the buffers: rows are taken in blocks of at most this many (row, slot) pairs.
+constexpr std::int64_t kMaxAssignments = 2048;
+constexpr std::int64_t kSpan = 1024;
+
+unsigned FormsOf(std::span<const PackedMatrix* const> weights) {
+  unsigned forms = 0;
+  for (const PackedMatrix* weight : weights) {
+    forms |= weight->form();
+  }
+  return forms;
+}
+
+tensor::HostBuffer FloatsOrDie(std::int64_t count) {
+  Result<tensor::HostBuffer> buffer = tensor::HostBuffer::Allocate(static_cast<std::size_t>(count) * 4);
+  INFERD_CHECK_MSG(buffer.ok(), "expert buffers fit the planned memory");
+  return std::move(buffer).value();
+}
+
+float* Floats(tensor::HostBuffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
+
+}  // namespace
+
+// Counting sort: place of each (row, slot) among the assignments of its expert, rows ascending.
+void CpuDevice::SortByExpert(const MoeTask& task, std::int64_t first_row, std::int64_t rows) {
+  const std::int64_t experts = static_cast<std::int64_t>(task.gate.size());
+  const std::int64_t pairs = rows * task.top_k;
+  const std::int32_t* expert = task.expert + first_row * task.top_k;
+  moe_.begin.assign(static_cast<std::size_t>(experts + 1), 0);
+  moe_.slot_of.assign(static_cast<std::size_t>(pairs), -1);
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    if (expert[i] >= 0) {
+      INFERD_CHECK(expert[i] < experts);
+      ++moe_.begin[static_cast<std::size_t>(expert[i]) + 1];
+    }
+  }
+  for (std::size_t e = 1; e < moe_.begin.size(); ++e) {
+    moe_.begin[e] += moe_.begin[e - 1];
+  }
+  std::vector<std::int32_t> next = moe_.begin;
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    if (expert[i] >= 0) {
+      moe_.slot_of[static_cast<std::size_t>(i)] = next[static_cast<std::size_t>(expert[i])]++;
+    }
+  }
+}
+
+void CpuDevice::ReserveMoe(const MoeTask& task, std::int64_t assignments) {
+  const std::int64_t hidden = task.gate[0]->k();
+  const std::int64_t ffn = task.gate[0]->n();
+  const unsigned in_forms = FormsOf(task.gate) | FormsOf(task.up);
+  const unsigned mid_forms = FormsOf(task.down);
+  if (assignments <= moe_.assignments && hidden == moe_.hidden && ffn == moe_.ffn && in_forms == moe_.in_forms &&
+      mid_forms == moe_.mid_forms) {
+    return;
+  }
+  moe_.assignments = std::max(assignments, moe_.assignments);
+  moe_.hidden = hidden;
+  moe_.ffn = ffn;
+  moe_.in_forms = in_forms;
+  moe_.mid_forms = mid_forms;
+  moe_.in = std::make_unique<CpuActivations>(moe_.assignments, hidden, in_forms, kernels_);
+  moe_.mid = std::make_unique<CpuActivations>(moe_.assignments, ffn, mid_forms, kernels_);
+  moe_.gate = FloatsOrDie(moe_.assignments * ffn);
+  moe_.up = FloatsOrDie(moe_.assignments * ffn);
+  moe_.out = FloatsOrDie(moe_.assignments * hidden);
+}
+
+void CpuDevice::AddExpertJobs(std::span<const PackedMatrix* const> weights,
+                              const CpuActivations& in,
+                              float* y,
+                              std::int64_t ldy) {
+  for (std::size_t e = 0; e < weights.size(); ++e) {
+    const std::int64_t begin = moe_.begin[e];
+    const std::int64_t rows = moe_.begin[e + 1] - begin;
+    if (rows == 0) {
+      continue;
+    }
+    const auto& matrix = static_cast<const CpuMatrix&>(*weights[e]);
+    // Reading the panel costs as much as about eight rows of arithmetic.
+    const double cost = static_cast<double>(matrix.panel_bytes()) * std::max(1.0, static_cast<double>(rows) / 8);
+    PanelJob job = {matrix.Args(), matrix.num_panels(), cost};
+    in.SetInputs(begin, &job.args);
+    job.args.m = rows;
+    job.args.y = y + begin * ldy;
+    job.args.ldy = ldy;
+    jobs_.push_back(job);
+  }
+}
+
+void CpuDevice::MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows) {
+  SortByExpert(task, first_row, rows);
+  const std::int64_t used = moe_.begin.back();
+  const std::int64_t hidden = moe_.hidden;
+  const std::int64_t ffn = moe_.ffn;
+  const std::int64_t top_k = task.top_k;
+  // Each row is quantised once, at its first place, and copied to the others.
+  ForEach(rows, rows * hidden, [&](int, std::int64_t row) {
+    std::int64_t source = -1;
+    for (std::int64_t s = 0; s < top_k; ++s) {
+      const std::int32_t place = moe_.slot_of[static_cast<std::size_t>(row * top_k + s)];
+      if (place < 0) {
+        continue;
+      }
+      if (source < 0) {
+        source = place;
+        moe_.in->Fill(place, 0, task.x + (first_row + row) * hidden, hidden);
+      } else {
+        moe_.in->CopyRow(*moe_.in, source, place);
+      }
+    }
+  });
+  jobs_.clear();
+  AddExpertJobs(task.gate, *moe_.in, Floats(moe_.gate), ffn);
+  AddExpertJobs(task.up, *moe_.in, Floats(moe_.up), ffn);
+  RunJobs();
+  const std::int64_t spans = (ffn + kSpan - 1) / kSpan;
+  ForEach(used * spans, used * ffn * 4, [&](int, std::int64_t unit) {
+    const std::int64_t column = unit % spans * kSpan;
+    const std::int64_t count = std::min(kSpan, ffn - column);
+    float* gate = Floats(moe_.gate) + unit / spans * ffn + column;
+    const auto kind = static_cast<kernels::Gate>(task.gate_kind);
+    kernels_.gate_mul(kind, gate, Floats(moe_.up) + unit / spans * ffn + column, count, gate);
+    moe_.mid->Fill(unit / spans, column, gate, count);
+  });
+  jobs_.clear();
+  AddExpertJobs(task.down, *moe_.mid, Floats(moe_.out), hidden);
+  RunJobs();
+  ForEach(rows, rows * hidden * top_k, [&](int, std::int64_t row) {
+    float* y = task.y + (first_row + row) * hidden;
+    std::fill_n(y, hidden, 0.0f);
+    for (std::int64_t s = 0; s < top_k; ++s) {
+      const std::int32_t place = moe_.slot_of[static_cast<std::size_t>(row * top_k + s)];
+      if (place >= 0) {
+        kernels_.axpy(task.weight[(first_row + row) * top_k + s], Floats(moe_.out) + place * hidden, hidden, y);
+      }
+    }
+  });
+}
+
+void CpuDevice::Moe(const MoeTask& task) {
+  if (task.rows == 0 || task.gate.empty()) {
+    return;
+  }
+  const std::int64_t block = std::max<std::int64_t>(1, kMaxAssignments / task.top_k);
+  ReserveMoe(task, std::min(task.rows, block) * task.top_k);
+  for (std::int64_t row = 0; row < task.rows; row += block) {
+    MoeBlock(task, row, std::min(block, task.rows - row));
+  }
+}
+
+}  // namespace inferd::ops

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/host_buffer.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace inferd::tensor {
+
+HostBuffer::~HostBuffer() {
+  if (data_ != nullptr) {
+    munmap(data_, mapped_);
+  }
+}
+
+HostBuffer::HostBuffer(HostBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)) {}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+Result<HostBuffer> HostBuffer::Allocate(std::size_t bytes) {
+  if (bytes == 0) {
+    return HostBuffer();
+  }
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  const std::size_t unit = bytes >= kHuge ? kHuge : kPage;
+  if (bytes > SIZE_MAX / 2) {
+    return ResourceExhausted("cannot allocate {} bytes of host memory", bytes);
+  }
+  const std::size_t mapped = (bytes + unit - 1) / unit * unit;
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return ResourceExhausted("cannot allocate {} bytes of host memory: {}", bytes, std::strerror(errno));
+  }
+  if (unit == kHuge) {
+    madvise(memory, mapped, MADV_HUGEPAGE);  // Only a wish: 4 KiB pages work too.
+  }
+  return HostBuffer(static_cast<std::byte*>(memory), bytes, mapped);
+}
+
+}  // namespace inferd::tensor
