@@ -21,7 +21,7 @@ namespace inferd::text {
 class StopStrings {
  public:
   static constexpr std::size_t kMaxStrings = 64;
-  static constexpr std::size_t kMaxTotalBytes = 16 * 1024;
+  static constexpr std::size_t kMaxTotalBytes = 4 * 1024;  // a node is 1 KiB
 
   /// InvalidArgument, naming the index, for an empty string or too many or too long ones.
   static Result<std::shared_ptr<const StopStrings>> Make(std::span<const std::string> strings);
@@ -37,8 +37,10 @@ class StopStrings {
     std::int32_t match = -1;             // the longest stop string that ends here, by index
   };
 
+  void Build();
+
   std::vector<std::string> strings_;
-  std::vector<Node> nodes_;
+  std::vector<Node> nodes_;  // [1 + total bytes at most], root first
 };
 
 /// The match that ends first wins; of several that end there, the longest. So the result does not depend on how the

@@ -104,7 +104,7 @@ class Tokenizer {
  private:
   Tokenizer() = default;
   void TakeTable();
-  void FindWhatEncodeAdds();
+  Result<> FindWhatEncodeAdds();
 
   inferd_tokenizer* handle_ = nullptr;  // owned
   // Views into the handle: token id -> bytes at [offsets_[id], offsets_[id + 1]) and its flags.
