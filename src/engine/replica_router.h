@@ -2,11 +2,12 @@
 // Which replica serves a request (--dp N): longest prefix believed cached there, then least outstanding tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "engine/hash_index.h"
 #include "engine/prefix_hasher.h"
 
 namespace inferd::engine {
@@ -42,16 +43,13 @@ class ReplicaRouter {
   void SetAvailable(std::int32_t replica, bool available);
 
   std::int64_t outstanding_tokens(std::int32_t replica) const;
-  std::size_t num_blocks() const { return blocks_.size(); }
+  std::size_t num_blocks() const { return index_.size(); }
 
  private:
   struct Block {
     std::uint64_t replicas = 0;  // bit per replica
     std::uint32_t older = 0, newer = 0;  // recency list, indices into nodes_
     Hash128 key;
-  };
-  struct KeyHash {
-    std::size_t operator()(const Hash128& key) const { return key.low; }
   };
 
   std::int32_t LeastBusy();
@@ -63,7 +61,7 @@ class ReplicaRouter {
   RouterOptions options_;
   std::vector<std::int64_t> outstanding_;
   std::uint64_t available_ = 0;
-  std::unordered_map<Hash128, std::uint32_t, KeyHash> blocks_;
+  HashIndex index_;           // into nodes_
   std::vector<Block> nodes_;  // nodes_[0] is the list's head
   std::uint64_t random_ = 0;
 };

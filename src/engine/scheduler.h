@@ -24,7 +24,7 @@ struct SchedulerOptions {
   std::int32_t page_size = 32;
   std::int64_t num_pages = 0;            // per group
   std::int32_t max_num_seqs = 64;        // rows per group
-  std::int32_t max_batched_tokens = 512;  // per step and group
+  std::int32_t max_batched_tokens = 512;  // per step and group, at least 2
   /// Prefill tokens per step and group while others decode, 0: only max_batched_tokens limits. Bounds the inter-token
   /// time that a long prompt costs its neighbours.
   std::int32_t max_mixed_prefill_tokens = 0;
@@ -96,6 +96,8 @@ class Scheduler {
   bool has_unfinished() const;
   std::int64_t num_in_flight() const;
   SchedulerStats Stats() const;
+  /// Recounts pages, rows and sequences: an error is a leak, our bug. O(pages); for tests and for an idle scheduler.
+  Result<> Audit() const;
   /// The most tokens (prompt and output) a sequence can have: the smaller of max_model_len and the KV pool.
   std::int64_t max_sequence_tokens() const;
 

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// From rows to a StepPlan: decodes first, then prefill chunks of running sequences, then newcomers.
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/scheduler_impl.h"
+
+namespace inferd::engine {
+
+std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
+  ExpireDeadlines();
+  if (num_in_flight() >= options_.max_in_flight || num_unfinished_ == 0) {
+    return std::nullopt;
+  }
+  BeginStep();
+  spec::StepPlan plan;
+  plan.generation = generation_;
+  plan.step = next_step_;
+  for (auto& group : groups_) {
+    PlanDecodes(group.get(), false, &plan);
+  }
+  Admit();
+  for (auto& group : groups_) {
+    ShareOutPrefill(group.get());
+    PlanPrefills(group.get(), &plan);
+  }
+  if (plan.work.empty() && options_.num_stages > 1 && !in_flight_.empty()) {
+    // Nothing is independent of the steps in flight: queue behind them rather than wait for their results.
+    for (auto& group : groups_) {
+      group->budget = options_.max_batched_tokens;
+      PlanDecodes(group.get(), true, &plan);
+    }
+  }
+  if (plan.work.empty()) {
+    return std::nullopt;
+  }
+  CloseRows(&plan);
+  current_.num_left = options_.num_groups;
+  in_flight_.push_back(std::move(current_));
+  current_ = StepInFlight{};
+  if (!spare_steps_.empty()) {
+    current_ = std::move(spare_steps_.back());
+    spare_steps_.pop_back();
+  }
+  ++next_step_;
+  ++stats_.steps;
+  return plan;
+}
+
+void Scheduler::Impl::BeginStep() {
+  current_.groups.resize(groups_.size());
+  for (auto& entries : current_.groups) {
+    entries.clear();
+  }
+  for (auto& group : groups_) {
+    for (const std::int32_t row : group->released_rows) {
+      group->free_rows.push_back(row);
+      group->rows_to_close.push_back(row);
+    }
+    group->released_rows.clear();
+    group->chunks.clear();
+    group->budget = options_.max_batched_tokens;
+    group->has_decodes = false;
+  }
+}
+
+// Leaves a quarter of the step to prefill when there is any, so that neither starves the other; with several stages, an
+// equal share of the decodes for each micro-batch.
+std::int64_t Scheduler::Impl::DecodeLimit(const Group& group) const {
+  std::int64_t limit = group.budget;
+  if (!group.prefilling.empty() || (!waiting_.empty() && !admission_blocked_)) {
+    limit -= std::max<std::int64_t>(1, limit / 4);
+  }
+  if (options_.num_stages > 1) {
+    const auto num_decoding = static_cast<std::int64_t>(group.running.size() - group.prefilling.size());
+    limit = std::min(limit, (num_decoding + options_.num_stages - 1) / options_.num_stages);
+  }
+  return limit;
+}
+
+// `allow_dependent`: also rows whose last step is fewer than num_stages steps back and still in flight.
+void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::StepPlan* plan) {
+  const std::int64_t newest_allowed = allow_dependent ? next_step_ : next_step_ - options_.num_stages;
+  candidates_.clear();
+  const std::size_t num_running = group->running.size();
+  const std::size_t cursor = group->decode_cursor < num_running ? group->decode_cursor : 0;
+  for (std::size_t i = 0; i < num_running; ++i) {
+    Sequence* sequence = group->running[cursor + i < num_running ? cursor + i : cursor + i - num_running];
+    if (sequence->state == SequenceState::kDecode && sequence->expected_tokens < sequence->max_tokens_total &&
+        (sequence->outstanding == 0 || sequence->last_step <= newest_allowed)) {
+      candidates_.push_back(sequence);
+    }
+  }
+  group->decode_cursor = 0;
+  std::int64_t left = DecodeLimit(*group);
+  for (Sequence* sequence : candidates_) {
+    if (sequence->state != SequenceState::kDecode) {
+      continue;  // preempted for one before it
+    }
+    if (left == 0) {
+      const auto place = std::lower_bound(group->running.begin(), group->running.end(), sequence, RunsBefore());
+      group->decode_cursor = static_cast<std::size_t>(place - group->running.begin());
+      break;
+    }
+    if (sequence->next_position < sequence->page_capacity || ReserveForDecode(sequence)) {
+      EmitWork(sequence, 1, true, plan);
+      --left;
+      --group->budget;
+      group->has_decodes = true;
+    }
+  }
+}
+
+// Gets one more page, if need be from the sequence that runs last of all; false: not in this step.
+bool Scheduler::Impl::ReserveForDecode(Sequence* sequence) {
+  Group& group = group_of(*sequence);
+  while (!group.blocks.Allocate(1, 0, &sequence->pages)) {
+    if (group.draining_pages > 0) {
+      return false;  // pages come back when the steps in flight complete
+    }
+    Sequence* victim = group.running.back();
+    Preempt(victim);
+    if (victim == sequence) {
+      return false;
+    }
+  }
+  sequence->page_capacity += options_.page_size;
+  return true;
+}
+
+// With several contenders none takes more than half at first, so that short prompts pass a long one while the first in
+// order always advances. What is left then goes to the first.
+void Scheduler::Impl::ShareOutPrefill(Group* group) {
+  if (group->has_decodes && options_.max_mixed_prefill_tokens > 0) {
+    group->budget = std::min<std::int64_t>(group->budget, options_.max_mixed_prefill_tokens);
+  }
+  const std::int64_t half = std::max<std::int64_t>(options_.page_size, group->budget / 2);
+  const std::int64_t most = group->prefilling.size() > 1 ? half : group->budget;
+  for (Sequence* sequence : group->prefilling) {
+    const std::int64_t left = static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position;
+    const std::int64_t count = std::min({left, most, group->budget});
+    if (count == 0) {
+      break;
+    }
+    group->chunks.push_back({sequence, count});
+    group->budget -= count;
+  }
+  for (Chunk& chunk : group->chunks) {
+    const std::int64_t left =
+        static_cast<std::int64_t>(chunk.sequence->tokens.size()) - chunk.sequence->next_position - chunk.count;
+    const std::int64_t more = std::min(left, group->budget);
+    if (more > 0) {
+      chunk.count += more;
+      group->budget -= more;
+    }
+  }
+}
+
+void Scheduler::Impl::PlanPrefills(Group* group, spec::StepPlan* plan) {
+  for (const Chunk& chunk : group->chunks) {
+    Sequence* sequence = chunk.sequence;
+    const auto num_tokens = static_cast<std::int64_t>(sequence->tokens.size());
+    std::int64_t end = sequence->next_position + chunk.count;
+    if (end < num_tokens) {
+      // Chunks end on page borders where they can: whole pages for the kernels.
+      const std::int64_t aligned = end - end % options_.page_size;
+      end = aligned > sequence->next_position ? aligned : end;
+    }
+    const bool last = end == num_tokens;
+    const std::int64_t count = end - sequence->next_position;
+    EmitWork(sequence, count, last && num_tokens < sequence->max_tokens_total, plan);
+    group->prefill_backlog -= count;
+    if (last) {
+      sequence->state = SequenceState::kDecode;
+      group->prefilling.erase(
+          std::lower_bound(group->prefilling.begin(), group->prefilling.end(), sequence, RunsBefore()));
+    }
+  }
+}
+
+void Scheduler::Impl::EmitWork(Sequence* sequence, std::int64_t count, bool sample, spec::StepPlan* plan) {
+  spec::RowWork& work = plan->work.emplace_back();
+  work.row = sequence->row;
+  work.group = sequence->group;
+  work.start = sequence->next_position;
+  work.count = static_cast<std::int32_t>(count);
+  work.sample = sample;
+  work.reset_pages = !sequence->row_opened;
+  if (sequence->state == SequenceState::kDecode) {
+    work.input_step = sequence->sample_step;
+  }
+  if (!sequence->row_opened) {
+    OpenRow(sequence, plan);
+  }
+  const std::int64_t end = sequence->next_position + count;
+  if (end > sequence->num_pages_sent * options_.page_size) {
+    const std::int64_t num_pages = PagesOf(end);
+    for (std::int64_t i = sequence->num_pages_sent; i < num_pages; ++i) {
+      const std::int32_t page = sequence->pages[static_cast<std::size_t>(i)];
+      work.new_pages.push_back(page);
+      if (i >= sequence->num_hit_pages) {
+        plan->fresh_pages.emplace_back(sequence->group, page);
+      }
+    }
+    sequence->num_pages_sent = num_pages;
+  }
+  stats_.prompt_tokens +=
+      std::max<std::int64_t>(0, std::min(end, sequence->num_prompt) - sequence->next_position);
+  sequence->next_position = end;
+  sequence->last_step = next_step_;
+  ++sequence->outstanding;
+  if (sample) {
+    sequence->sample_step = next_step_;
+    ++sequence->expected_tokens;
+  }
+  current_.groups[static_cast<std::size_t>(sequence->group)].push_back({sequence, sequence->row, sample, end});
+}
+
+void Scheduler::Impl::OpenRow(Sequence* sequence, spec::StepPlan* plan) {
+  spec::OpenRow& open = plan->open_rows.emplace_back();
+  open.row = sequence->row;
+  open.group = sequence->group;
+  open.tokens = sequence->tokens;
+  open.num_prompt_tokens = static_cast<std::int32_t>(sequence->num_prompt);
+  open.sampling = sequence->request.sampling;
+  if (!sequence->wants_prompt_logprobs()) {
+    open.sampling.prompt_logprobs = -1;  // all given before a replay
+  }
+  sequence->row_opened = true;
+}
+
+// Rows that were given up before this plan and are not opened by it.
+void Scheduler::Impl::CloseRows(spec::StepPlan* plan) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = *groups_[i];
+    for (const std::int32_t row : group.rows_to_close) {
+      if (!group.row_used[static_cast<std::size_t>(row)]) {
+        plan->close_rows.emplace_back(static_cast<std::int32_t>(i), row);
+      }
+    }
+    group.rows_to_close.clear();
+  }
+}
+
+}  // namespace inferd::engine
