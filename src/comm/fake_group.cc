@@ -221,7 +221,8 @@ class FakeCommunicator final : public Communicator {
       }
     }
     ++calls_;
-    return {};
+    const std::lock_guard lock(state_->mutex);
+    return state_->fault ? Result<>(*state_->fault) : Result<>();
   }
 
   /// Under the lock: until ready() or the group is broken, `rank` is gone or the deadline has passed.
@@ -231,20 +232,17 @@ class FakeCommunicator final : public Communicator {
     const bool& gone = state_->gone[static_cast<std::size_t>(rank)];
     const auto over = [&] { return ready() || state_->fault || gone; };
     const bool in_time = state_->changed.wait_until(lock, deadline.end(), over);
-    if (state_->fault) {
-      return state_->fault->WithContext(op);
-    }
+    // First: a rank that is slow to wake must not suffer from what the others did after this call.
     if (ready()) {
       return {};
     }
-    if (!in_time) {
-      return Break(DeadlineExceeded("{}: rank {} is late; rank {} waited {} ms",
-                                    op,
-                                    rank,
-                                    rank_,
-                                    deadline.allowed().count()));
+    if (!state_->fault && !in_time) {
+      Break(DeadlineExceeded(
+          "rank {} is late; rank {} waited {} ms", rank, rank_, deadline.allowed().count()));
+    } else if (!state_->fault) {
+      Break(Unavailable("rank {} is gone", rank));
     }
-    return Break(Unavailable("{}: rank {} is gone", op, rank));
+    return state_->fault->WithContext(op);
   }
 
   /// Under the lock: waits until all ranks have met as often as this one.

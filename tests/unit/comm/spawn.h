@@ -44,14 +44,19 @@ inline std::string BackendName(Backend backend) {
 
 inline bool IsProcesses(Backend backend) { return backend == Backend::kShmProcesses; }
 
-/// All of them; without processes in builds with the thread sanitizer, which does not follow a fork.
-inline std::vector<Backend> Backends() {
-  return {
-    Backend::kFake, Backend::kShmThreads,
-#if !defined(__SANITIZE_THREAD__)
-        Backend::kShmProcesses,
+/// Those whose ranks are processes; none in builds with the thread sanitizer, which does not follow a fork.
+inline std::vector<Backend> ProcessBackends() {
+#if defined(__SANITIZE_THREAD__)
+  return {};
+#else
+  return {Backend::kShmProcesses};
 #endif
-  };
+}
+
+inline std::vector<Backend> Backends() {
+  std::vector<Backend> backends = ProcessBackends();
+  backends.insert(backends.end(), {Backend::kFake, Backend::kShmThreads});
+  return backends;
 }
 
 struct SpawnOptions {
