@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "leader/leader.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/replica_router.h"
+#include "leader/host_resources.h"
+#include "leader/node_table.h"
+#include "leader/replica.h"
+#include "leader/sizing.h"
+#include "plan/placement.h"
+#include "rpc/control_server.h"
+#include "rpc/secret.h"
+
+namespace inferd::leader {
+namespace {
+
+constexpr std::int32_t kPageTokens = 32;
+constexpr std::int64_t kDefaultKvBytes = 4LL << 30;
+constexpr std::chrono::milliseconds kWatchdogPeriod{100};
+constexpr std::int64_t kWorkerGraceMs = 2'000;
+
+/// A private folder for the control socket; removed with the leader.
+Result<std::string> MakeRuntimeDir(const std::string& wanted) {
+  const char* tmp = std::getenv("TMPDIR");
+  std::string path =
+      (wanted.empty() ? std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") : wanted) + "/inferd-XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) {
+    return Unavailable("cannot make a private folder {}: set --runtime-dir to a writable place", path);
+  }
+  return path;
+}
+
+class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
+ public:
+  explicit LeaderImpl(LeaderOptions options)
+      : options_(std::move(options)),
+        hasher_(engine::PrefixHasher::Random(kPageTokens)) {}
+
+  ~LeaderImpl() override { Stop(); }
+
+  Result<> Start() {
+    INFERD_TRY(spec::Validate(options_.model));
+    INFERD_ASSIGN(shards_, spec::PlanShards(options_.model, options_.parallel, options_.cut));
+    INFERD_TRY(Size());
+    if (options_.secret.empty()) {
+      if (options_.nnodes > 1) {
+        return InvalidArgument("--nnodes {} needs a cluster secret shared by all nodes: set --cluster-secret-file or "
+                               "INFERD_CLUSTER_SECRET",
+                               options_.nnodes);
+      }
+      options_.secret = rpc::RandomSecret();
+    }
+    if (options_.worker_binary.empty()) {
+      INFERD_ASSIGN(options_.worker_binary, OwnBinary());
+    }
+    INFERD_ASSIGN(runtime_dir_, MakeRuntimeDir(options_.runtime_dir));
+    rpc::ControlServerOptions control;
+    control.unix_path = runtime_dir_ + "/control.sock";
+    control.tcp_address = options_.control_address;
+    control.secret = options_.secret;
+    INFERD_ASSIGN(control_, rpc::StartControlServer(control, this));
+    LauncherOptions launcher;
+    launcher.worker_binary = options_.worker_binary;
+    launcher.leader_address = "unix:" + control.unix_path;
+    launcher.secret = options_.secret;
+    launcher.data_address = options_.nnodes > 1 ? options_.data_address : std::string();
+    nodes_ = std::make_unique<NodeTable>(
+        options_.nnodes, std::move(launcher), [this](std::uint64_t worker_id, std::string how) {
+          if (Replica* replica = ReplicaOf(worker_id)) {
+            replica->OnExit(worker_id, std::move(how));
+          }
+        });
+    router_ = std::make_unique<engine::ReplicaRouter>(engine::RouterOptions{.num_replicas = options_.parallel.dp,
+                                                                            .page_size = kPageTokens});
+    starter_ = std::thread([this] { StartReplicas(); });
+    return {};
+  }
+
+  // ---- InferenceService
+
+  Result<> Submit(GenerateRequest request) override {
+    if (draining_.load()) {
+      return Unavailable("the server is shutting down");
+    }
+    if (phase() != Phase::kReady && phase() != Phase::kRecovering) {
+      return Unavailable("the model is not ready; ask /readyz and try again");
+    }
+    INFERD_TRY(CheckLength(request));
+    if (request.queue_deadline_ms == 0) {
+      request.queue_deadline_ms = options_.default_queue_deadline_ms;
+    }
+    std::vector<engine::Hash128> keys;
+    hasher_.Extend(request.prompt, request.cache_salt, &keys);
+    const std::int64_t cost =
+        static_cast<std::int64_t>(request.prompt.size()) + std::int64_t{request.n} * request.max_tokens;
+    const int index = Route(keys, cost);
+    if (index < 0) {
+      return Unavailable("no replica is ready");
+    }
+    Result<> submitted = replicas_[static_cast<std::size_t>(index)]->Submit(std::move(request), std::move(keys), cost);
+    if (!submitted.ok()) {
+      const std::lock_guard lock(router_mutex_);
+      router_->Finished(index, cost);
+    }
+    return submitted;
+  }
+
+  void Cancel(StreamId stream, std::int32_t choice) override {
+    // The replica that has it acts, the others do not know the stream.
+    for (const auto& replica : replicas_) {
+      replica->Cancel(stream, choice);
+    }
+  }
+
+  Phase phase() const override {
+    if (stopped_.load()) {
+      return Phase::kStopped;
+    }
+    if (draining_.load()) {
+      return Phase::kDraining;
+    }
+    if (failed_.load()) {
+      return Phase::kFailed;
+    }
+    if (!started_.load()) {
+      return Phase::kStarting;
+    }
+    // One replica that serves is enough; else the state of the one furthest from serving.
+    Phase worst = Phase::kReady;
+    bool any_ready = false;
+    for (const auto& replica : replicas_) {
+      const Phase one = replica->phase();
+      any_ready = any_ready || one == Phase::kReady;
+      if (one != Phase::kReady) {
+        worst = one;
+      }
+    }
+    if (worst == Phase::kReady) {
+      was_ready_.store(true);
+    }
+    return was_ready_.load() && any_ready ? Phase::kReady : worst;
+  }
+
+  LoadProgress load_progress() const override {
+    LoadProgress sum;
+    if (started_.load()) {
+      for (const auto& replica : replicas_) {
+        const LoadProgress one = replica->load_progress();
+        sum.bytes_done += one.bytes_done;
+        sum.bytes_total += one.bytes_total;
+      }
+    }
+    return sum;
+  }
+
+  std::vector<ReplicaStats> stats() const override {
+    std::vector<ReplicaStats> all;
+    if (started_.load()) {
+      for (const auto& replica : replicas_) {
+        all.push_back(replica->stats());
+      }
+    }
+    return all;
+  }
+
+  const spec::ModelSpec& model() const override { return options_.model; }
+  std::int64_t max_model_len() const override { return sizing_.max_model_len; }
+
+  // ---- Leader
+
+  Result<> WaitUntilReady(const std::function<void(const LoadProgress&)>& progress,
+                          const std::function<bool()>& give_up) override {
+    for (;;) {
+      const Phase now = phase();
+      if (now == Phase::kReady) {
+        progress(load_progress());
+        return {};
+      }
+      if (now == Phase::kFailed) {
+        return Failure();
+      }
+      if (give_up()) {
+        return Cancelled("stopped while the model was loading");
+      }
+      progress(load_progress());
+      std::unique_lock lock(wait_mutex_);
+      wait_.wait_for(lock, kWatchdogPeriod, [this] { return stopped_.load(); });
+    }
+  }
+
+  void BeginDrain() override { draining_.store(true); }
+
+  bool Idle() const override {
+    const std::vector<ReplicaStats> all = stats();
+    return std::all_of(
+        all.begin(), all.end(), [](const ReplicaStats& s) { return s.running == 0 && s.waiting == 0; });
+  }
+
+  void Stop() override {
+    if (stopped_.exchange(true)) {
+      return;
+    }
+    wait_.notify_all();
+    if (starter_.joinable()) {
+      starter_.join();
+    }
+    for (const auto& replica : replicas_) {
+      replica->Stop();
+    }
+    if (nodes_ != nullptr) {
+      nodes_->Stop(kWorkerGraceMs);
+    }
+    if (control_ != nullptr) {
+      control_->Stop();
+    }
+    if (!runtime_dir_.empty()) {
+      ::unlink((runtime_dir_ + "/control.sock").c_str());
+      ::rmdir(runtime_dir_.c_str());
+    }
+  }
+
+  const spec::MemoryLedger& ledger() const override { return sizing_.ledger; }
+  int control_port() const override { return control_ == nullptr ? 0 : control_->tcp_port(); }
+
+  // ---- WorkerHost (engine threads)
+
+  std::uint64_t SpawnWorker(int replica, int /*rank*/, std::int32_t node) override {
+    std::uint64_t id = 0;
+    {
+      const std::lock_guard lock(workers_mutex_);
+      id = next_worker_++;
+      worker_replica_[id] = replica;
+    }
+    nodes_->Spawn(id, node);
+    return id;
+  }
+
+  void KillWorker(std::uint64_t worker_id, std::int32_t node) override { nodes_->Kill(worker_id, node); }
+
+  // ---- rpc::PeerListener (stream threads)
+
+  void OnHello(const std::shared_ptr<rpc::Peer>& peer) override {
+    if (peer->hello().kind == rpc::Hello::Kind::kNodeAgent) {
+      nodes_->OnAgentHello(peer);
+    } else if (Replica* replica = ReplicaOf(peer->hello().worker_id)) {
+      replica->OnHello(peer);
+    } else {
+      peer->Close();
+    }
+  }
+
+  void OnMessage(const std::shared_ptr<rpc::Peer>& peer, rpc::FromWorker message) override {
+    if (peer->hello().kind == rpc::Hello::Kind::kNodeAgent) {
+      nodes_->OnAgentMessage(peer, message);
+    } else if (Replica* replica = ReplicaOf(peer->hello().worker_id)) {
+      replica->OnMessage(peer->hello().worker_id, std::move(message));
+    }
+  }
+
+  void OnClosed(const std::shared_ptr<rpc::Peer>& peer) override {
+    if (peer->hello().kind == rpc::Hello::Kind::kNodeAgent) {
+      nodes_->OnAgentClosed(peer);
+    } else if (Replica* replica = ReplicaOf(peer->hello().worker_id)) {
+      replica->OnClosed(peer->hello().worker_id);
+    }
+  }
+
+ private:
+  Result<> Size() {
+    const bool f32_kv = options_.kv_dtype == spec::KvDtype::kF32 ||
+                        (options_.kv_dtype == spec::KvDtype::kAuto && options_.model.weight_dtype == DType::kF32);
+    const std::int64_t parameters = spec::CountParameters(options_.model);
+    const int ranks_here = std::max(1, options_.parallel.dp * options_.parallel.ranks_per_replica() / options_.nnodes);
+    std::int64_t host_bytes = options_.kv_cache_bytes;
+    if (host_bytes == 0) {
+      host_bytes = std::min(kDefaultKvBytes, AvailableMemoryBytes() / 4);
+    }
+    SizingInput input;
+    input.model = &options_.model;
+    input.shards = &shards_;
+    input.bytes_per_weight =
+        parameters > 0 ? static_cast<double>(options_.weight_bytes) / static_cast<double>(parameters) : 2;
+    input.kv_bytes_per_value = f32_kv ? 4 : 2;
+    input.page_tokens = kPageTokens;
+    input.max_num_seqs = options_.max_num_seqs;
+    input.max_batched_tokens = options_.max_num_batched_tokens;
+    input.max_model_len = options_.max_model_len;
+    input.kv_cache_bytes = host_bytes / ranks_here;
+    INFERD_ASSIGN(sizing_, SizeKvCache(input));
+    return {};
+  }
+
+  Result<> CheckLength(GenerateRequest& request) const {
+    const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+    if (prompt == 0) {
+      return InvalidArgument("the prompt is empty");
+    }
+    const bool only_prompt = request.max_tokens == 0;
+    if (prompt > max_model_len() || (prompt == max_model_len() && !only_prompt)) {
+      return InvalidArgument("the prompt has {} tokens and this server's context length is {}; shorten the prompt or "
+                             "start with a larger --max-model-len",
+                             prompt,
+                             max_model_len());
+    }
+    request.max_tokens =
+        static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, max_model_len() - prompt));
+    return {};
+  }
+
+  /// Replica for a request, -1 when none serves. The router learns here who serves.
+  int Route(const std::vector<engine::Hash128>& keys, std::int64_t cost) {
+    const std::lock_guard lock(router_mutex_);
+    for (std::size_t i = 0; i < replicas_.size(); ++i) {
+      const Phase one = replicas_[i]->phase();
+      // While the only replica recovers it still takes requests: they wait with the others.
+      const bool serves = one == Phase::kReady || (one == Phase::kRecovering && replicas_.size() == 1);
+      if (serves != (available_[i] != 0)) {
+        available_[i] = serves ? 1 : 0;
+        router_->SetAvailable(static_cast<std::int32_t>(i), serves);
+      }
+    }
+    int choice = router_->Route(keys, cost).replica;
+    if (choice < 0) {
+      // All recover: queue at the first.
+      for (std::size_t i = 0; i < replicas_.size() && choice < 0; ++i) {
+        if (replicas_[i]->phase() == Phase::kRecovering) {
+          available_[i] = 1;
+          router_->SetAvailable(static_cast<std::int32_t>(i), true);
+          choice = router_->Route(keys, cost).replica;
+        }
+      }
+    }
+    return choice;
+  }
+
+  void StartReplicas() {
+    if (options_.nnodes > 1) {
+      if (Result<> joined = nodes_->WaitForAgents(options_.nodes_deadline_ms, [this] { return stopped_.load(); });
+          !joined.ok()) {
+        Fail(joined.error());
+        return;
+      }
+    }
+    Result<std::vector<plan::RankPlacement>> places = Place();
+    if (!places.ok()) {
+      Fail(places.error());
+      return;
+    }
+    const int per_replica = options_.parallel.ranks_per_replica();
+    const std::string server_id = "inferd-" + std::to_string(::getpid()) + "-" + rpc::RandomSecret().substr(0, 8);
+    for (int r = 0; r < options_.parallel.dp; ++r) {
+      ReplicaOptions replica;
+      replica.ranks.replica = r;
+      replica.ranks.server_id = server_id;
+      replica.ranks.step_deadline_ms = options_.step_deadline_ms;
+      for (int k = 0; k < per_replica; ++k) {
+        const plan::RankPlacement& place = (*places)[static_cast<std::size_t>(r * per_replica + k)];
+        replica.ranks.loads.push_back(MakeLoad(shards_[static_cast<std::size_t>(k)], place));
+        replica.ranks.nodes.push_back(place.node);
+      }
+      replica.scheduler = MakeSchedulerOptions();
+      replica.eos_tokens = options_.model.eos_ids;
+      replicas_.push_back(std::make_unique<Replica>(
+          std::move(replica), this, &hasher_, [this, r](std::int64_t cost) {
+            const std::lock_guard lock(router_mutex_);
+            router_->Finished(r, cost);
+          }));
+    }
+    available_.assign(replicas_.size(), 1);
+    for (std::size_t i = 0; i < replicas_.size(); ++i) {
+      router_->SetAvailable(static_cast<std::int32_t>(i), true);
+    }
+    started_.store(true);
+    for (const auto& replica : replicas_) {
+      replica->Start();
+    }
+    Watch();
+  }
+
+  Result<std::vector<plan::RankPlacement>> Place() const {
+    std::vector<plan::NodeInfo> nodes(static_cast<std::size_t>(options_.nnodes));
+    nodes[0].cpus = AllowedCpus();
+    if (options_.threads > 0 && static_cast<std::size_t>(options_.threads) < nodes[0].cpus.size()) {
+      nodes[0].cpus.resize(static_cast<std::size_t>(options_.threads));
+    }
+    const std::vector<std::int32_t> agents = nodes_->AgentCpus();
+    for (std::size_t i = 1; i < nodes.size(); ++i) {
+      nodes[i].cpus.resize(static_cast<std::size_t>(agents[i]));
+      std::iota(nodes[i].cpus.begin(), nodes[i].cpus.end(), 0);
+    }
+    return plan::PlaceRanks(options_.parallel, nodes, options_.allow_cross_host_tp);
+  }
+
+  spec::LoadRequest MakeLoad(const spec::ShardPlan& shard, const plan::RankPlacement& place) const {
+    spec::LoadRequest load;
+    load.model_path = options_.model_path;
+    load.shard = shard;
+    load.max_num_seqs = options_.max_num_seqs;
+    load.max_batched_tokens = options_.max_num_batched_tokens;
+    load.max_model_len = sizing_.max_model_len;
+    load.kv_pages = sizing_.kv_pages;
+    load.kv_dtype = options_.kv_dtype;
+    load.device = options_.device;
+    load.threads = place.threads;
+    load.cpus = place.cpus;
+    return load;
+  }
+
+  engine::SchedulerOptions MakeSchedulerOptions() const {
+    engine::SchedulerOptions scheduler;
+    scheduler.num_groups = options_.parallel.ep;
+    scheduler.num_stages = options_.parallel.pp;
+    scheduler.max_in_flight = options_.parallel.pp + 1;
+    scheduler.page_size = kPageTokens;
+    scheduler.num_pages = sizing_.kv_pages;
+    scheduler.max_num_seqs = options_.max_num_seqs;
+    scheduler.max_batched_tokens = options_.max_num_batched_tokens;
+    scheduler.max_model_len = sizing_.max_model_len;
+    scheduler.max_waiting = options_.max_waiting;
+    scheduler.prefix_cache = options_.prefix_cache;
+    return scheduler;
+  }
+
+  /// The starter thread goes on as the watchdog of sends that are stuck.
+  void Watch() {
+    std::unique_lock lock(wait_mutex_);
+    while (!stopped_.load()) {
+      wait_.wait_for(lock, kWatchdogPeriod, [this] { return stopped_.load(); });
+      for (const auto& replica : replicas_) {
+        replica->CheckStuckSend();
+      }
+    }
+  }
+
+  void Fail(const Error& error) {
+    const std::lock_guard lock(failure_mutex_);
+    failure_ = error;
+    failed_.store(true);
+  }
+
+  Error Failure() const {
+    {
+      const std::lock_guard lock(failure_mutex_);
+      if (failure_) {
+        return *failure_;
+      }
+    }
+    for (const auto& replica : replicas_) {
+      if (replica->phase() == Phase::kFailed) {
+        return replica->failure();
+      }
+    }
+    return Internal("the server failed without saying why");
+  }
+
+  Replica* ReplicaOf(std::uint64_t worker_id) {
+    const std::lock_guard lock(workers_mutex_);
+    const auto found = worker_replica_.find(worker_id);
+    if (found == worker_replica_.end() || !started_.load()) {
+      return nullptr;
+    }
+    return replicas_[static_cast<std::size_t>(found->second)].get();
+  }
+
+  LeaderOptions options_;
+  const engine::PrefixHasher hasher_;
+  std::vector<spec::ShardPlan> shards_;
+  Sizing sizing_;
+  std::string runtime_dir_;
+
+  std::atomic<bool> started_{false};  // replicas_ is complete and never changes again
+  mutable std::atomic<bool> was_ready_{false};  // all replicas have served at once; later one is enough
+  std::atomic<bool> draining_{false}, failed_{false}, stopped_{false};
+  std::vector<std::unique_ptr<Replica>> replicas_;
+
+  std::mutex router_mutex_;
+  std::unique_ptr<engine::ReplicaRouter> router_;  // guarded by router_mutex_
+  std::vector<char> available_;                    // guarded by router_mutex_
+
+  std::mutex workers_mutex_;
+  std::uint64_t next_worker_ = 1;
+  std::map<std::uint64_t, int> worker_replica_;
+
+  mutable std::mutex failure_mutex_;
+  std::optional<Error> failure_;
+
+  std::mutex wait_mutex_;
+  std::condition_variable wait_;
+  std::unique_ptr<rpc::ControlServer> control_;
+  std::unique_ptr<NodeTable> nodes_;
+  std::thread starter_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Leader>> Leader::Start(LeaderOptions options) {
+  auto leader = std::make_unique<LeaderImpl>(std::move(options));
+  INFERD_TRY(leader->Start());
+  return std::unique_ptr<Leader>(std::move(leader));
+}
+
+}  // namespace inferd::leader

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// RankSet: the worker processes of one replica, from spawning to a running generation and back after a fault.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "inferd/result.h"
+#include "leader/join_plan.h"
+#include "rpc/control_server.h"
+#include "rpc/messages.h"
+#include "spec/worker_config.h"
+
+namespace inferd::leader {
+
+/// Where workers come from; implemented by the leader. Thread-safe.
+class WorkerHost {
+ public:
+  virtual ~WorkerHost() = default;
+  /// Starts a process for (replica, rank) on a node; its Hello carries the returned id.
+  virtual std::uint64_t SpawnWorker(int replica, int rank, std::int32_t node) = 0;
+  virtual void KillWorker(std::uint64_t worker_id, std::int32_t node) = 0;
+};
+
+struct RankSetOptions {
+  int replica = 0;
+  std::string server_id;
+  std::vector<spec::LoadRequest> loads;  // per rank
+  std::vector<std::int32_t> nodes;       // per rank
+  std::int64_t step_deadline_ms = 30'000;
+  std::int64_t hello_deadline_ms = 30'000;       // from spawn to Hello
+  std::int64_t load_stall_deadline_ms = 120'000;  // without progress
+  std::int64_t abort_deadline_ms = 2'000;        // from Abort to Idle
+  std::int64_t join_deadline_ms = 15'000;
+};
+
+/// State of one rank:
+///   kDead -> (respawn time) -> kSpawned -> (Hello; Load sent) -> kLoading -> (Loaded) -> kIdle
+///   kIdle -> (all idle; Join sent) -> kJoining -> (Joined) -> kRunning
+///   kJoining, kRunning -> (fault anywhere; Abort sent) -> kAborting -> (Idle) -> kIdle
+///   any -> (exit, stream lost, deadline: killed) -> kDead
+enum class RankState : std::uint8_t { kDead, kSpawned, kLoading, kIdle, kJoining, kRunning, kAborting };
+
+/// Owner: the replica's engine thread.
+class RankSet {
+ public:
+  RankSet(RankSetOptions options, WorkerHost* host, const base::Clock& clock);
+
+  /// Handlers of what happens to workers; messages of ids that are not current are ignored.
+  void OnHello(const std::shared_ptr<rpc::Peer>& peer);
+  void OnLoadProgress(std::uint64_t worker_id, const rpc::LoadProgress& progress);
+  void OnLoaded(std::uint64_t worker_id, const rpc::Loaded& loaded);
+  void OnJoined(std::uint64_t worker_id, const rpc::Joined& joined);
+  void OnIdle(std::uint64_t worker_id, const rpc::Idle& idle);
+  /// The worker is gone or must go: kills it if it lives, and respawns it after a pause that grows.
+  void OnLost(std::uint64_t worker_id, std::string_view why);
+
+  /// Respawns, sends Join when all are idle, applies deadlines. True when a rank of a joining or running generation has
+  /// been lost, that is, when the replica must begin a new generation.
+  bool Tick();
+
+  /// A new generation: ranks that take part in the old one are aborted. Tick joins them anew.
+  void BeginGeneration(std::uint64_t generation);
+
+  bool running() const { return running_; }
+  bool Owns(std::uint64_t worker_id) const { return Find(worker_id) != nullptr; }
+  int RankOf(std::uint64_t worker_id) const;
+  /// False when a stream broke; the loss itself is reported by OnLost.
+  bool Broadcast(const rpc::ToWorker& message);
+  /// Sends Shutdown to all that live.
+  void Shutdown();
+
+  std::int64_t bytes_done() const;
+  std::int64_t bytes_total() const;
+  std::uint64_t restarts() const { return restarts_; }
+
+ private:
+  struct Rank {
+    RankState state = RankState::kDead;
+    std::uint64_t worker_id = 0;
+    std::shared_ptr<rpc::Peer> peer;
+    std::int64_t deadline_ns = 0;    // of the present state; kDead: when to respawn
+    std::int64_t bytes_done = 0, bytes_total = 0;
+    int failures = 0;  // deaths since it last ran
+  };
+
+  Rank* Find(std::uint64_t worker_id);
+  const Rank* Find(std::uint64_t worker_id) const;
+  void SetState(Rank* rank, RankState state, std::int64_t deadline_ms);
+  void Lose(std::size_t index, std::string_view why);
+  void JoinAll();
+
+  const RankSetOptions options_;
+  WorkerHost* const host_;
+  const base::Clock& clock_;
+  std::vector<spec::ShardPlan> shards_;
+  std::vector<Rank> ranks_;
+  std::uint64_t generation_ = 0;
+  bool running_ = false;
+  bool generation_broken_ = false;
+  std::uint64_t restarts_ = 0;
+};
+
+}  // namespace inferd::leader

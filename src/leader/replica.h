@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replica: one engine thread that owns the scheduler and the ranks of one copy of the model, drives the step loop, and
+// brings the ranks back after a fault.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/prefix_hasher.h"
+#include "engine/scheduler.h"
+#include "inferd/result.h"
+#include "leader/inference_service.h"
+#include "leader/mailbox.h"
+#include "leader/rank_set.h"
+#include "leader/sequence_table.h"
+
+namespace inferd::leader {
+
+struct ReplicaOptions {
+  RankSetOptions ranks;
+  engine::SchedulerOptions scheduler;
+  std::vector<std::int32_t> eos_tokens;
+  /// After this many faults in a row without a finished step, what is running is failed instead of replayed once more.
+  int max_replays = 3;
+  /// A first load that fails this often fails the server.
+  int max_load_failures = 1;
+};
+
+/// All public functions are thread-safe; the rest runs on the engine thread.
+class Replica {
+ public:
+  /// `host` and `hasher` outlive the replica. `on_ended` is called on the engine thread.
+  Replica(ReplicaOptions options, WorkerHost* host, const engine::PrefixHasher* hasher, RequestEnded on_ended);
+  ~Replica();
+
+  void Start();
+  /// Fails what is left with kUnavailable, asks the workers to end, and joins the thread.
+  void Stop();
+
+  /// Admission: the bound on waiting requests is checked here, so that the caller learns it at once.
+  Result<> Submit(GenerateRequest request, std::vector<engine::Hash128> keys, std::int64_t cost_tokens);
+  void Cancel(StreamId stream, std::int32_t choice);
+
+  // What the control server and the launchers report.
+  void OnHello(std::shared_ptr<rpc::Peer> peer);
+  void OnMessage(std::uint64_t worker_id, rpc::FromWorker message);
+  void OnClosed(std::uint64_t worker_id);
+  void OnExit(std::uint64_t worker_id, std::string how);
+
+  Phase phase() const { return phase_.load(); }
+  /// Why phase() is kFailed.
+  Error failure() const;
+  ReplicaStats stats() const;
+  LoadProgress load_progress() const;
+  /// Closes the streams of a Send that has been stuck for longer than the step deadline. For a watchdog thread.
+  void CheckStuckSend();
+
+ private:
+  struct SubmitEvent {
+    GenerateRequest request;
+    std::vector<engine::Hash128> keys;
+    std::int64_t cost_tokens = 0;
+  };
+  struct CancelEvent {
+    StreamId stream;
+    std::int32_t choice = -1;
+  };
+  struct HelloEvent {
+    std::shared_ptr<rpc::Peer> peer;
+  };
+  struct MessageEvent {
+    std::uint64_t worker_id = 0;
+    rpc::FromWorker message;
+  };
+  struct LostEvent {
+    std::uint64_t worker_id = 0;
+    std::string why;
+  };
+  using Event = std::variant<SubmitEvent, CancelEvent, HelloEvent, MessageEvent, LostEvent>;
+
+  struct SentStep {
+    std::int64_t step = 0;
+    std::int64_t sent_ns = 0;
+  };
+
+  void Loop();
+  void Handle(SubmitEvent& event);
+  void Handle(CancelEvent& event);
+  void Handle(HelloEvent& event);
+  void Handle(MessageEvent& event);
+  void Handle(LostEvent& event);
+  void HandleStepResult(std::uint64_t worker_id, const spec::StepResult& result);
+  void HandleFault(std::uint64_t worker_id, const rpc::Fault& fault);
+
+  void Pump();
+  void CheckRanks();
+  void CheckStepDeadline();
+  void BeginRecovery(const std::string& why);
+  void FailAll(const Error& error);
+  void TakeEngineEvents();
+  void PublishStats();
+  std::chrono::milliseconds NextWait() const;
+
+  const ReplicaOptions options_;
+  const base::Clock& clock_;
+  Mailbox<Event> mailbox_;
+  std::atomic<bool> stop_{false};
+  std::atomic<Phase> phase_{Phase::kStarting};
+  std::atomic<std::int64_t> admitted_{0};  // sequences submitted and not ended
+  std::atomic<std::int64_t> bytes_done_{0}, bytes_total_{0};
+  mutable std::mutex stats_mutex_;
+  ReplicaStats stats_;               // guarded by stats_mutex_
+  std::optional<Error> failure_;     // guarded by stats_mutex_
+  std::atomic<std::int64_t> send_started_ns_{0};  // 0: no Send is going on
+  std::mutex peers_mutex_;
+  std::vector<std::weak_ptr<rpc::Peer>> peers_;   // guarded by peers_mutex_; for CheckStuckSend
+
+  // The engine thread's own:
+  engine::Scheduler scheduler_;
+  RankSet ranks_;
+  SequenceTable table_;
+  std::uint64_t generation_ = 1;
+  std::deque<SentStep> sent_;
+  std::int64_t last_result_ns_ = 0;
+  std::int64_t fault_began_ns_ = 0;
+  int faults_in_a_row_ = 0;
+  int load_failures_ = 0;
+  bool was_ready_ = false;
+  std::vector<engine::TokenEvent> token_events_;
+  std::thread thread_;
+};
+
+}  // namespace inferd::leader

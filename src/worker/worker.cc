@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/worker.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/bounded_queue.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/communicator.h"
+#include "model/rank.h"
+#include "rpc/control_client.h"
+#include "worker/groups.h"
+
+namespace inferd::worker {
+namespace {
+
+/// Plans in flight are few (stages + 1); a leader that sends more than this is broken.
+constexpr std::size_t kMaxQueuedMessages = 1024;
+constexpr std::int64_t kProgressPeriodMs = 100;
+
+class Worker {
+ public:
+  Worker(const WorkerOptions& options,
+         std::unique_ptr<rpc::ControlClient> client,
+         std::unique_ptr<comm::TcpListener> listener)
+      : options_(options), client_(std::move(client)), listener_(std::move(listener)) {}
+
+  Result<> Run() {
+    std::thread reader([this] { ReadLoop(); });
+    Result<> result = WorkLoop();
+    client_->Close();
+    reader.join();
+    return result;
+  }
+
+ private:
+  // ---- reader thread
+
+  void ReadLoop() {
+    for (;;) {
+      Result<rpc::ToWorker> message = client_->Receive();
+      if (!message.ok()) {
+        const std::lock_guard lock(error_mutex_);
+        stream_error_ = std::move(message).error();
+        break;
+      }
+      if (const auto* abort = std::get_if<rpc::Abort>(&*message)) {
+        AbortGeneration(abort->generation);
+      }
+      if (!inbox_.TryPush(*std::move(message))) {
+        const std::lock_guard lock(error_mutex_);
+        stream_error_ = Internal("more than {} messages from the leader are waiting", kMaxQueuedMessages);
+        break;
+      }
+    }
+    AbortGeneration(~0ULL);  // Nobody waits for the step any more: leave it.
+    inbox_.Close();
+  }
+
+  void AbortGeneration(std::uint64_t generation) {
+    aborted_generation_.store(generation);
+    const std::lock_guard lock(rank_mutex_);
+    if (rank_ != nullptr) {
+      rank_->Abort();
+    }
+  }
+
+  // ---- main thread
+
+  Result<> WorkLoop() {
+    for (;;) {
+      std::optional<rpc::ToWorker> message = inbox_.PopFor(std::chrono::hours(1));
+      if (!message) {
+        if (!inbox_.closed()) {
+          continue;
+        }
+        const std::lock_guard lock(error_mutex_);
+        return stream_error_.value_or(Unavailable("the control stream ended"));
+      }
+      if (std::holds_alternative<rpc::Shutdown>(*message)) {
+        return {};
+      }
+      INFERD_TRY(std::visit([this](auto& m) { return Handle(m); }, *message));
+    }
+  }
+
+  Result<> Handle(const spec::LoadRequest& load) {
+    std::int64_t last_ms = 0;
+    const auto progress = [&](std::int64_t done, std::int64_t total) {
+      const std::int64_t now_ms = base::SteadyClock::Get().NowMs();
+      if (done == total || now_ms - last_ms >= kProgressPeriodMs) {
+        last_ms = now_ms;
+        client_->Send(rpc::LoadProgress{done, total});
+      }
+    };
+    Result<std::unique_ptr<model::Rank>> rank = model::Rank::Load(load, progress);
+    if (!rank.ok()) {
+      const Error& error = rank.error();
+      client_->Send(rpc::Fault{0, error.code(), error.message(), true});
+      return error;
+    }
+    shard_ = load.shard;
+    {
+      const std::lock_guard lock(rank_mutex_);
+      rank_ = *std::move(rank);
+    }
+    const model::RankMemory memory = rank_->memory();
+    log::Debug("worker", "{}", rank_->Describe());
+    client_->Send(rpc::Loaded{memory.weight_bytes, memory.kv_bytes, rank_->Describe()});
+    return {};
+  }
+
+  Result<> Handle(const spec::JoinRequest& join) {
+    if (rank_ == nullptr) {
+      return FailedPrecondition("the leader asked to join before loading");
+    }
+    if (IsAborted(join.generation)) {
+      return {};
+    }
+    generation_ = join.generation;
+    Result<model::RankComms> comms = JoinGroups(join, shard_.rank, listener_.get(), options_.secret);
+    if (!comms.ok()) {
+      return ReportFault(comms.error());
+    }
+    if (Result<> joined = rank_->Join(join.generation, *std::move(comms)); !joined.ok()) {
+      return ReportFault(joined.error());
+    }
+    if (IsAborted(join.generation)) {
+      rank_->Abort();  // The abort came while the old communicators were still in place.
+    }
+    client_->Send(rpc::Joined{join.generation});
+    return {};
+  }
+
+  Result<> Handle(const spec::StepPlan& plan) {
+    if (rank_ == nullptr || plan.generation != generation_ || IsAborted(plan.generation) || faulted_) {
+      return {};
+    }
+    Result<std::optional<spec::StepResult>> result = rank_->Run(plan);
+    if (!result.ok()) {
+      return ReportFault(result.error().WithContext(fmt::format("step {}", plan.step)));
+    }
+    if (result->has_value()) {
+      client_->Send(**std::move(result));
+    }
+    return {};
+  }
+
+  Result<> Handle(const rpc::Abort& abort) {
+    faulted_ = false;
+    client_->Send(rpc::Idle{abort.generation});
+    return {};
+  }
+
+  Result<> Handle(const rpc::Shutdown&) { return {}; }
+  Result<> Handle(const rpc::SpawnWorker&) { return InvalidArgument("a worker cannot spawn workers"); }
+  Result<> Handle(const rpc::KillWorker&) { return InvalidArgument("a worker cannot kill workers"); }
+
+  /// The generation is over for this rank; it waits for Abort and a new Join. An abort's own echo is not a fault.
+  Result<> ReportFault(const Error& error) {
+    faulted_ = true;
+    if (!IsAborted(generation_)) {
+      log::Warning("worker", "rank {}: {}", shard_.rank, error.message());
+      client_->Send(rpc::Fault{generation_, error.code(), error.message(), false});
+    }
+    return {};
+  }
+
+  bool IsAborted(std::uint64_t generation) const {
+    const std::uint64_t aborted = aborted_generation_.load();
+    return aborted != kNone && generation <= aborted;
+  }
+
+  static constexpr std::uint64_t kNone = ~0ULL - 1;
+
+  const WorkerOptions options_;
+  const std::unique_ptr<rpc::ControlClient> client_;
+  const std::unique_ptr<comm::TcpListener> listener_;
+  base::BoundedQueue<rpc::ToWorker> inbox_{kMaxQueuedMessages};
+  std::atomic<std::uint64_t> aborted_generation_{kNone};
+  std::mutex rank_mutex_;  // guards the pointer against the reader's Abort; the main thread alone uses the rank
+  std::unique_ptr<model::Rank> rank_;
+  std::mutex error_mutex_;
+  std::optional<Error> stream_error_;
+  // Main thread only:
+  spec::ShardPlan shard_;
+  std::uint64_t generation_ = 0;
+  bool faulted_ = false;
+};
+
+}  // namespace
+
+Result<> RunWorker(const WorkerOptions& options) {
+  std::unique_ptr<comm::TcpListener> listener;
+  if (!options.data_address.empty()) {
+    INFERD_ASSIGN(listener, comm::ListenTcp(options.data_address));
+  }
+  rpc::Hello hello;
+  hello.worker_id = options.worker_id;
+  hello.node_rank = options.node_rank;
+  hello.pid = ::getpid();
+  hello.data_endpoint = listener == nullptr ? std::string() : listener->endpoint();
+  rpc::ControlClientOptions client_options;
+  client_options.leader = options.leader;
+  client_options.secret = options.secret;
+  INFERD_ASSIGN(auto client, rpc::Attach(client_options, std::move(hello)));
+  Worker worker(options, std::move(client), std::move(listener));
+  return worker.Run();
+}
+
+}  // namespace inferd::worker
