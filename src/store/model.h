@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as found on disk: what it is (ModelSpec), where its weights are, its text side as files, and its defaults.
+// A model as found on disk: what it is (ModelSpec), where its weights are, its text side as files,
+// and its defaults.
 #pragma once
-
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "inferd/result.h"
 #include "spec/model_spec.h"
@@ -14,9 +9,16 @@
 #include "store/tensor_source.h"
 #include "store/weights.h"
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace inferd::store {
 
-/// `tokenizer.ggml.*` of a GGUF file. Absent keys are empty vectors and nullopt. Same fields as text::Vocabulary.
+/// `tokenizer.ggml.*` of a GGUF file. Absent keys are empty vectors and nullopt. Same fields as
+/// text::Vocabulary.
 struct GgufVocabulary {
   std::string model;  // "gpt2", "llama", ...
   std::string pre;
@@ -29,19 +31,21 @@ struct GgufVocabulary {
   std::optional<bool> add_bos, add_eos, add_space_prefix;
 };
 
-/// What the text room needs to build tokenizer and chat template. Either `tokenizer_json` or `vocabulary` is there.
+/// What the text room needs to build tokenizer and chat template. Either `tokenizer_json` or
+/// `vocabulary` is there.
 struct TokenizerFiles {
   std::string tokenizer_json;         // text of the file; empty: none
   std::string tokenizer_config_json;  // text of the file; empty: none
   std::optional<GgufVocabulary> vocabulary;
-  /// chat_template.jinja, chat_template.json or GGUF's tokenizer.chat_template. Wins over the one inside
-  /// tokenizer_config_json.
+  /// chat_template.jinja, chat_template.json or GGUF's tokenizer.chat_template. Wins over the one
+  /// inside tokenizer_config_json.
   std::optional<std::string> chat_template;
-  std::vector<std::pair<std::string, std::string>> named_templates;  // further ones by name ("tool_use")
+  std::vector<std::pair<std::string, std::string>>
+      named_templates;  // further ones by name ("tool_use")
 };
 
-/// What the model's makers suggest (generation_config.json, GGUF general.sampling.*). A request beats these, these beat
-/// inferd's own.
+/// What the model's makers suggest (generation_config.json, GGUF general.sampling.*). A request
+/// beats these, these beat inferd's own.
 struct GenerationDefaults {
   std::optional<double> temperature;
   std::optional<double> top_p;
@@ -60,8 +64,9 @@ struct Model {
   GenerationDefaults generation;
 };
 
-/// Opens a GGUF file (any part of a split one), or a folder with a GGUF file or with config.json and safetensors. Maps the
-/// files, reads headers only. Refuses what is malformed, incomplete or unknown, naming file, tensor or key.
+/// Opens a GGUF file (any part of a split one), or a folder with a GGUF file or with config.json
+/// and safetensors. Maps the files, reads headers only. Refuses what is malformed, incomplete or
+/// unknown, naming file, tensor or key.
 Result<Model> OpenModel(const std::string& path);
 
 }  // namespace inferd::store

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorSource: the tensors of a model's files, by name, with their bytes mapped read-only. The GGUF and safetensors
-// readers fill it; nothing above knows which format the bytes came from.
+// TensorSource: the tensors of a model's files, by name, with their bytes mapped read-only. The
+// GGUF and safetensors readers fill it; nothing above knows which format the bytes came from.
 #pragma once
+
+#include "base/dtype.h"
+#include "base/file.h"
+#include "inferd/result.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,13 +15,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/file.h"
-#include "inferd/result.h"
-
 namespace inferd::store {
 
-/// One stored tensor. Its byte range has been checked against its shape, its type and the size of its file.
+/// One stored tensor. Its byte range has been checked against its shape, its type and the size of
+/// its file.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
@@ -26,22 +27,28 @@ struct TensorInfo {
   std::uint64_t offset = 0;         // of the first byte, from the start of the file
   std::uint64_t bytes = 0;
 
-  /// The tensor as a matrix: all dimensions but the last merged to rows. A vector is [n, 1], a scalar [1, 1].
+  /// The tensor as a matrix: all dimensions but the last merged to rows. A vector is [n, 1], a
+  /// scalar [1, 1].
   std::int64_t rows() const;
   std::int64_t cols() const;
   std::uint64_t row_bytes() const;
 };
 
-/// Bytes of a tensor of this shape and type; refuses dimensions below 0 or above 2^31, rows that are not whole blocks,
-/// and products that do not fit. `what` names the file and the tensor in the message.
-Result<std::uint64_t> CheckedTensorBytes(std::string_view what, std::span<const std::int64_t> shape, DType dtype);
+/// Bytes of a tensor of this shape and type; refuses dimensions below 0 or above 2^31, rows that
+/// are not whole blocks, and products that do not fit. `what` names the file and the tensor in the
+/// message.
+Result<std::uint64_t> CheckedTensorBytes(std::string_view what,
+                                         std::span<const std::int64_t> shape,
+                                         DType dtype);
 
 /// Immutable and thread-safe. Moving it leaves TensorInfo pointers and data spans valid.
 class TensorSource {
  public:
   TensorSource() = default;
-  /// Refuses a name that occurs twice, a file index that does not exist, and a range that leaves its file.
-  static Result<TensorSource> Make(std::vector<base::MappedFile> files, std::vector<TensorInfo> tensors);
+  /// Refuses a name that occurs twice, a file index that does not exist, and a range that leaves
+  /// its file.
+  static Result<TensorSource> Make(std::vector<base::MappedFile> files,
+                                   std::vector<TensorInfo> tensors);
 
   /// Null if there is no such tensor.
   const TensorInfo* Find(std::string_view name) const;
@@ -54,7 +61,8 @@ class TensorSource {
  private:
   std::vector<base::MappedFile> files_;
   std::vector<TensorInfo> tensors_;
-  std::unordered_map<std::string_view, std::size_t> index_;  // views into tensors_, which never changes
+  std::unordered_map<std::string_view, std::size_t>
+      index_;  // views into tensors_, which never changes
 };
 
 }  // namespace inferd::store

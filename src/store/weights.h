@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights: which stored bytes fill which place of the decoder. Built once when a model is opened, from the family's table
-// of names; fused and stacked tensors come out as row ranges, so nothing above knows how a file groups them.
+// Weights: which stored bytes fill which place of the decoder. Built once when a model is opened,
+// from the family's table of names; fused and stacked tensors come out as row ranges, so nothing
+// above knows how a file groups them.
 #pragma once
+
+#include "store/tensor_source.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <unordered_map>
-
-#include "store/tensor_source.h"
 
 namespace inferd::store {
 
@@ -54,7 +55,8 @@ enum class Slot : std::uint8_t {
 };
 std::string_view SlotName(Slot slot);
 
-/// Rows [row_begin, row_begin + rows) of a stored tensor seen as a matrix. A vector of n is n rows of 1 column.
+/// Rows [row_begin, row_begin + rows) of a stored tensor seen as a matrix. A vector of n is n rows
+/// of 1 column.
 struct WeightRef {
   const TensorInfo* tensor = nullptr;
   std::int64_t row_begin = 0;
@@ -64,11 +66,13 @@ struct WeightRef {
   DType dtype() const { return tensor->dtype; }
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(rows) * tensor->row_bytes(); }
   /// The same columns of rows [begin, end) of this part.
-  WeightRef Rows(std::int64_t begin, std::int64_t end) const { return {tensor, row_begin + begin, end - begin, cols}; }
+  WeightRef Rows(std::int64_t begin, std::int64_t end) const {
+    return {tensor, row_begin + begin, end - begin, cols};
+  }
 };
 
-/// Immutable after the model is opened. Every slot that the ModelSpec calls for is there with the right shape; the others
-/// are null.
+/// Immutable after the model is opened. Every slot that the ModelSpec calls for is there with the
+/// right shape; the others are null.
 class Weights {
  public:
   /// layer -1: of the whole model. expert: the kExpert slots only.
