@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/buffer.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace inferd::model {
+
+Result<Buffer> Buffer::Allocate(std::size_t bytes, std::string_view what) {
+  Buffer buffer;
+  if (bytes == 0) {
+    return buffer;
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return ResourceExhausted("{} bytes of memory for {} are not to be had: {}", bytes, what, std::strerror(errno));
+  }
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  if (bytes >= kHugePage) {
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: without it only slower
+  }
+  buffer.data_ = static_cast<std::byte*>(memory);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) {
+    munmap(data_, bytes_);
+  }
+}
+
+}  // namespace inferd::model

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/expert_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace inferd::model {
+
+Result<ExpertExchange> ExpertExchange::Make(int groups, std::int64_t max_rows, std::int64_t hidden, std::int64_t top_k) {
+  ExpertExchange exchange;
+  exchange.groups_ = groups;
+  exchange.max_rows_ = max_rows;
+  exchange.hidden_ = hidden;
+  exchange.top_k_ = top_k;
+  const auto rows = static_cast<std::size_t>(groups * max_rows);
+  const std::size_t matrix_bytes = rows * static_cast<std::size_t>(hidden) * sizeof(float);
+  INFERD_ASSIGN(exchange.send_, Buffer::Allocate(rows * exchange.RowBytes(), "expert exchange"));
+  INFERD_ASSIGN(exchange.recv_, Buffer::Allocate(rows * exchange.RowBytes(), "expert exchange"));
+  INFERD_ASSIGN(exchange.x_, Buffer::Allocate(matrix_bytes, "expert exchange"));
+  INFERD_ASSIGN(exchange.y_, Buffer::Allocate(matrix_bytes, "expert exchange"));
+  exchange.expert_.resize(rows * static_cast<std::size_t>(top_k));
+  exchange.weight_.resize(rows * static_cast<std::size_t>(top_k));
+  exchange.sent_rows_.reserve(rows);
+  const auto n = static_cast<std::size_t>(groups);
+  exchange.send_counts_.resize(n);
+  exchange.recv_counts_.resize(n);
+  exchange.send_bytes_.resize(n);
+  exchange.recv_bytes_.resize(n);
+  return exchange;
+}
+
+void ExpertExchange::Join(comm::Communicator* ep, std::vector<std::int32_t> owner) {
+  ep_ = ep;
+  owner_ = std::move(owner);
+}
+
+std::size_t ExpertExchange::RowBytes() const {
+  return static_cast<std::size_t>(hidden_) * sizeof(float) +
+         static_cast<std::size_t>(top_k_) * (sizeof(std::int32_t) + sizeof(float));
+}
+
+std::int64_t ExpertExchange::bytes() const {
+  return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + x_.bytes() + y_.bytes() + expert_.size() * 8);
+}
+
+Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x, std::int64_t rows, const std::int32_t* expert,
+                                                     const float* weight) {
+  INFERD_CHECK(rows <= max_rows_);
+  const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
+  const std::size_t list_bytes = static_cast<std::size_t>(top_k_) * sizeof(float);
+  sent_rows_.clear();
+  std::byte* out = send_.data();
+  for (int group = 0; group < groups_; ++group) {
+    const std::size_t before = sent_rows_.size();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int32_t* experts = expert + row * top_k_;
+      const auto is_here = [&](std::int32_t e) { return owner_[static_cast<std::size_t>(e)] == group; };
+      if (std::none_of(experts, experts + top_k_, is_here)) {
+        continue;
+      }
+      sent_rows_.push_back(static_cast<std::int32_t>(row));
+      std::memcpy(out, x + row * hidden_, x_bytes);
+      auto* list = out + x_bytes;
+      for (std::int64_t i = 0; i < top_k_; ++i) {
+        const std::int32_t e = is_here(experts[i]) ? experts[i] : -1;
+        std::memcpy(list + static_cast<std::size_t>(i) * sizeof(e), &e, sizeof(e));
+      }
+      std::memcpy(list + list_bytes, weight + row * top_k_, list_bytes);
+      out += RowBytes();
+    }
+    send_counts_[static_cast<std::size_t>(group)] = sent_rows_.size() - before;
+  }
+  INFERD_TRY(ExchangeCounts());
+  for (std::size_t group = 0; group < send_counts_.size(); ++group) {
+    send_bytes_[group] = send_counts_[group] * RowBytes();
+    recv_bytes_[group] = recv_counts_[group] * RowBytes();
+  }
+  std::size_t arrived = 0;
+  for (const std::uint64_t count : recv_counts_) {
+    arrived += count;
+  }
+  INFERD_TRY(ep_->AllToAllV({send_.data(), sent_rows_.size() * RowBytes()}, send_bytes_,
+                            {recv_.data(), arrived * RowBytes()}, recv_bytes_));
+  Unpack();
+  return Arrived{static_cast<std::int64_t>(arrived), x_.floats(), expert_.data(), weight_.data(), y_.floats()};
+}
+
+Result<> ExpertExchange::ExchangeCounts() {
+  std::fill(send_bytes_.begin(), send_bytes_.end(), sizeof(std::uint64_t));
+  INFERD_TRY(ep_->AllToAllV(std::as_bytes(std::span(send_counts_)), send_bytes_,
+                            std::as_writable_bytes(std::span(recv_counts_)), send_bytes_));
+  for (std::size_t group = 0; group < recv_counts_.size(); ++group) {
+    if (recv_counts_[group] > static_cast<std::uint64_t>(max_rows_)) {
+      return Internal("expert group {} announces {} rows; the step limit is {}", group, recv_counts_[group], max_rows_);
+    }
+  }
+  return {};
+}
+
+void ExpertExchange::Unpack() {
+  const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
+  const auto k = static_cast<std::size_t>(top_k_);
+  const std::byte* in = recv_.data();
+  std::size_t rows = 0;
+  for (const std::uint64_t count : recv_counts_) {
+    rows += count;
+  }
+  for (std::size_t row = 0; row < rows; ++row, in += RowBytes()) {
+    std::memcpy(x_.data() + row * x_bytes, in, x_bytes);
+    std::memcpy(expert_.data() + row * k, in + x_bytes, k * sizeof(std::int32_t));
+    std::memcpy(weight_.data() + row * k, in + x_bytes + k * sizeof(std::int32_t), k * sizeof(float));
+  }
+}
+
+Result<> ExpertExchange::Return(float* y, std::int64_t rows) {
+  const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
+  std::size_t arrived = 0;
+  for (std::size_t group = 0; group < send_counts_.size(); ++group) {
+    send_bytes_[group] = recv_counts_[group] * x_bytes;
+    recv_bytes_[group] = send_counts_[group] * x_bytes;
+    arrived += recv_counts_[group];
+  }
+  // The records sent earlier are no longer needed: their room takes the results.
+  INFERD_TRY(ep_->AllToAllV({y_.data(), arrived * x_bytes}, send_bytes_, {send_.data(), sent_rows_.size() * x_bytes},
+                            recv_bytes_));
+  std::fill(y, y + rows * hidden_, 0.0F);
+  const float* in = send_.floats();
+  for (const std::int32_t row : sent_rows_) {
+    float* target = y + row * hidden_;
+    for (std::int64_t i = 0; i < hidden_; ++i) {
+      target[i] += in[i];
+    }
+    in += hidden_;
+  }
+  return {};
+}
+
+}  // namespace inferd::model

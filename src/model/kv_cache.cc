@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/kv_cache.h"
+
+#include <cstring>
+
+#include "base/checked_math.h"
+#include "base/error.h"
+
+namespace inferd::model {
+
+Result<KvCache> KvCache::Make(const ops::Device& device, const spec::ModelSpec& model, const spec::ShardPlan& shard,
+                              ops::KvType type, std::int64_t num_pages) {
+  if (num_pages <= 0) {
+    return InvalidArgument("{} KV pages; at least 1 is needed", num_pages);
+  }
+  KvCache cache;
+  const std::size_t layer_bytes = device.KvPageBytes(type, shard.kv_heads.size(), model.head_dim);
+  cache.page_bytes_ = layer_bytes * static_cast<std::size_t>(shard.layers.size());
+  cache.num_pages_ = num_pages;
+  const auto total = base::CheckedMul(cache.page_bytes_, static_cast<std::uint64_t>(num_pages));
+  if (!total) {
+    return InvalidArgument("{} KV pages of {} bytes are more than can be addressed", num_pages, cache.page_bytes_);
+  }
+  INFERD_ASSIGN(cache.buffer_, Buffer::Allocate(*total, "the KV cache"));
+  for (std::int64_t i = 0; i < shard.layers.size(); ++i) {
+    ops::KvLayer layer;
+    layer.base = cache.buffer_.data() + static_cast<std::size_t>(i) * layer_bytes;
+    layer.page_bytes = cache.page_bytes_;
+    layer.type = type;
+    layer.kv_heads = shard.kv_heads.size();
+    layer.head_dim = model.head_dim;
+    cache.layers_.push_back(layer);
+  }
+  return cache;
+}
+
+void KvCache::Zero(ops::Device& device, std::span<const std::int32_t> pages) {
+  struct Context {
+    KvCache* cache;
+    std::span<const std::int32_t> pages;
+  } context{this, pages};
+  const auto zero = [](void* opaque, std::int64_t index) {
+    auto& c = *static_cast<Context*>(opaque);
+    const auto page = static_cast<std::size_t>(c.pages[static_cast<std::size_t>(index)]);
+    std::memset(c.cache->buffer_.data() + page * c.cache->page_bytes_, 0, c.cache->page_bytes_);
+  };
+  if (pages.size() == 1) {
+    zero(&context, 0);
+  } else if (!pages.empty()) {
+    device.ParallelFor(static_cast<std::int64_t>(pages.size()), &context, zero);
+  }
+}
+
+}  // namespace inferd::model

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a step on one rank: apply the plan, gather inputs, run the layers, hand on or sample.
+#include "model/rank.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "model/row_table.h"
+#include "model/shard.h"
+#include "model/weights.h"
+#include "store/model.h"
+
+namespace inferd::model {
+namespace {
+
+// A row of logits in this step and what it is for.
+struct LogitUse {
+  std::int32_t batch_row = 0;
+  std::int32_t row = 0;
+  std::int64_t position = 0;         // of the token that the logits predict
+  bool is_prompt = false;            // score the known token instead of sampling one
+  spec::SampledToken* out = nullptr;  // on the sampler
+};
+
+class RankImpl final : public Rank {
+ public:
+  RankImpl(const spec::LoadRequest& request, store::Model model, std::unique_ptr<ops::Device> device,
+           std::unique_ptr<Shard> shard, const RowLimits& limits)
+      : plan_(request.shard),
+        model_(std::move(model)),
+        device_(std::move(device)),
+        shard_(std::move(shard)),
+        rows_(limits, request.shard.is_sampler()),
+        page_tokens_(limits.page_tokens) {}
+
+  Result<> Join(std::uint64_t generation, RankComms comms) override;
+  Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) override;
+  void Abort() override;
+
+  std::int64_t page_tokens() const override { return page_tokens_; }
+  RankMemory memory() const override {
+    return {shard_->weight_bytes(), shard_->activation_bytes(), shard_->kv().bytes()};
+  }
+  std::string Describe() const override {
+    return fmt::format("rank {} on {}: layers [{}, {}), query heads [{}, {}), experts [{}, {})", plan_.rank,
+                       device_->Describe(), plan_.layers.begin, plan_.layers.end, plan_.q_heads.begin,
+                       plan_.q_heads.end, plan_.experts.begin, plan_.experts.end);
+  }
+
+ private:
+  struct PendingIds {
+    std::int64_t step = 0;
+    std::vector<TokenPlace> places;
+  };
+
+  // The ids group exists where some first-stage rank of the group is not the sampler.
+  bool needs_ids_group() const { return (plan_.has_embedding || plan_.is_sampler()) && (plan_.tp > 1 || plan_.pp > 1); }
+  bool receives_ids() const { return plan_.has_embedding && !plan_.is_sampler(); }
+  int ids_size() const { return plan_.pp > 1 ? plan_.tp + 1 : plan_.tp; }
+
+  Result<> CheckOrder(const spec::StepPlan& plan) const;
+  Result<> ReceiveIds(std::int64_t through_step);
+  Result<> GatherInputs(std::int64_t step);
+  Result<> SendHidden();
+  void ListLogits(spec::StepResult* result);
+  Result<> Sample(spec::StepResult* result);
+  void UseLogits(float* logits, std::size_t index);
+  Result<> SendIds();
+
+  const spec::ShardPlan plan_;
+  const store::Model model_;  // the embedding is read from its mapping
+  const std::unique_ptr<ops::Device> device_;
+  const std::unique_ptr<Shard> shard_;
+  RowTable rows_;
+  const std::int64_t page_tokens_;
+
+  std::mutex comms_mutex_;  // Abort against Join
+  RankComms comms_;
+  std::uint64_t generation_ = 0;
+  std::int64_t last_step_ = -1;
+  bool joined_ = false;
+
+  StepBatch batch_;
+  std::deque<PendingIds> pending_;
+  std::vector<LogitUse> uses_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<std::int32_t> ids_;
+};
+
+Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int size, int rank) {
+  const int actual_size = comm != nullptr ? comm->size() : 1;
+  const int actual_rank = comm != nullptr ? comm->rank() : 0;
+  if (actual_size != size || actual_rank != (size == 1 ? 0 : rank)) {
+    return FailedPrecondition("group {} should have {} ranks with this one at {}; it has {} with this one at {}", name,
+                              size, rank, actual_size, actual_rank);
+  }
+  return {};
+}
+
+Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
+  joined_ = false;
+  INFERD_TRY(CheckSize(comms.tp.get(), "tp", plan_.tp, plan_.tp_rank));
+  INFERD_TRY(CheckSize(comms.ep.get(), "ep", plan_.ep, plan_.group));
+  INFERD_TRY(CheckSize(comms.pp.get(), "pp", plan_.pp, plan_.stage));
+  if (needs_ids_group()) {
+    // The sampler comes first, then the first-stage ranks in order; at pp 1 the sampler is the first of them itself.
+    const int place = plan_.is_sampler() ? 0 : (plan_.pp > 1 ? plan_.tp_rank + 1 : plan_.tp_rank);
+    INFERD_TRY(CheckSize(comms.ids.get(), "ids", ids_size(), place));
+  }
+  {
+    const std::lock_guard lock(comms_mutex_);
+    comms_ = std::move(comms);
+  }
+  rows_.Reset();
+  pending_.clear();
+  generation_ = generation;
+  last_step_ = -1;
+  INFERD_TRY(shard_->Join(comms_.tp.get(), comms_.ep.get()));
+  joined_ = true;
+  return {};
+}
+
+void RankImpl::Abort() {
+  const std::lock_guard lock(comms_mutex_);
+  for (comm::Communicator* comm : {comms_.tp.get(), comms_.ep.get(), comms_.pp.get(), comms_.ids.get()}) {
+    if (comm != nullptr) {
+      comm->Abort();
+    }
+  }
+}
+
+Result<> RankImpl::CheckOrder(const spec::StepPlan& plan) const {
+  if (!joined_ || plan.generation != generation_) {
+    return FailedPrecondition("step {} is of generation {}, this rank of {}", plan.step, plan.generation, generation_);
+  }
+  if (last_step_ >= 0 && plan.step != last_step_ + 1) {
+    return FailedPrecondition("step {} came after step {}", plan.step, last_step_);
+  }
+  return {};
+}
+
+Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan) {
+  const std::int64_t began_ns = base::SteadyClock::Get().NowNs();
+  INFERD_TRY(CheckOrder(plan));
+  INFERD_TRY(rows_.Apply(plan));
+  last_step_ = plan.step;
+  shard_->kv().Zero(*device_, rows_.fresh_pages());
+  rows_.FillBatch(&batch_);
+  INFERD_TRY(GatherInputs(plan.step));
+  if (receives_ids() && !rows_.places().empty()) {
+    pending_.push_back({plan.step, {rows_.places().begin(), rows_.places().end()}});
+  }
+  shard_->ClearExpertTokens();
+  INFERD_TRY(shard_->Forward(batch_));
+  if (!plan_.has_head) {
+    INFERD_TRY(SendHidden());
+    return std::optional<spec::StepResult>();
+  }
+  spec::StepResult result;
+  ListLogits(&result);
+  INFERD_TRY(Sample(&result));
+  if (!plan_.is_sampler()) {
+    return std::optional<spec::StepResult>();
+  }
+  INFERD_TRY(SendIds());
+  result.generation = plan.generation;
+  result.step = plan.step;
+  result.group = plan_.group;
+  result.expert_tokens.assign(shard_->expert_tokens().begin(), shard_->expert_tokens().end());
+  result.compute_ns = base::SteadyClock::Get().NowNs() - began_ns;
+  return std::optional<spec::StepResult>(std::move(result));
+}
+
+// First stage: token ids, waiting for those of an earlier step only when a row reads them (or when so many steps are
+// outstanding that they must have come). Other stages: the previous stage's output.
+Result<> RankImpl::GatherInputs(std::int64_t step) {
+  if (plan_.has_embedding) {
+    if (receives_ids()) {
+      INFERD_TRY(ReceiveIds(std::max(rows_.newest_input_step(), step - plan_.pp - 1)));
+    }
+    return rows_.FillIds(&batch_);
+  }
+  if (batch_.rows() == 0) {
+    return {};
+  }
+  return comms_.pp->Recv(std::as_writable_bytes(shard_->hidden(batch_.rows())), plan_.stage - 1);
+}
+
+Result<> RankImpl::ReceiveIds(std::int64_t through_step) {
+  while (!pending_.empty() && pending_.front().step <= through_step) {
+    const std::vector<TokenPlace>& places = pending_.front().places;
+    ids_.resize(places.size());
+    INFERD_TRY(comms_.ids->Recv(std::as_writable_bytes(std::span(ids_)), 0));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      rows_.SetToken(places[i], ids_[i]);
+    }
+    pending_.pop_front();
+  }
+  return {};
+}
+
+Result<> RankImpl::SendHidden() {
+  if (batch_.rows() == 0) {
+    return {};
+  }
+  return comms_.pp->Send(std::as_bytes(shard_->hidden(batch_.rows())), plan_.stage + 1);
+}
+
+// Sampled rows first: their ids are what the next step waits for.
+void RankImpl::ListLogits(spec::StepResult* result) {
+  uses_.clear();
+  const auto work = rows_.work();
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    if (work[i]->sample) {
+      const auto last = static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
+      uses_.push_back({.batch_row = last, .row = work[i]->row, .position = work[i]->start + work[i]->count});
+      spec::SampledToken& sampled = result->sampled.emplace_back();
+      sampled.row = work[i]->row;
+      sampled.group = plan_.group;
+    }
+  }
+  for (std::size_t i = 0; i < uses_.size(); ++i) {
+    uses_[i].out = &result->sampled[i];
+  }
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    const RowTable::Row& row = rows_.row(work[i]->row);
+    const std::int64_t end = std::min(work[i]->start + work[i]->count, row.num_prompt - 1);
+    if (row.params.prompt_logprobs < 0 || end <= work[i]->start) {
+      continue;
+    }
+    spec::PromptLogprobs& scores = result->prompt_logprobs.emplace_back();
+    scores.row = work[i]->row;
+    scores.group = plan_.group;
+    scores.first = work[i]->start + 1;
+    scores.tokens.resize(static_cast<std::size_t>(end - work[i]->start));
+    for (std::int64_t p = work[i]->start; p < end; ++p) {
+      const std::int64_t offset = p - work[i]->start;
+      spec::SampledToken& out = scores.tokens[static_cast<std::size_t>(offset)];
+      out.row = work[i]->row;
+      out.group = plan_.group;
+      uses_.push_back({.batch_row = static_cast<std::int32_t>(batch_.sequences[i].first_row + offset),
+                       .row = work[i]->row,
+                       .position = p + 1,
+                       .is_prompt = true,
+                       .out = &out});
+    }
+  }
+}
+
+Result<> RankImpl::Sample(spec::StepResult* result) {
+  const auto chunk = static_cast<std::size_t>(shard_->max_logit_rows());
+  for (std::size_t begin = 0; begin < uses_.size(); begin += chunk) {
+    const std::size_t end = std::min(uses_.size(), begin + chunk);
+    logit_rows_.clear();
+    for (std::size_t i = begin; i < end; ++i) {
+      logit_rows_.push_back(uses_[i].batch_row);
+    }
+    INFERD_ASSIGN(float* const logits, shard_->Logits(logit_rows_));
+    if (logits == nullptr) {
+      continue;
+    }
+    struct Context {
+      RankImpl* rank;
+      float* logits;
+      std::size_t begin;
+    } context{this, logits, begin};
+    const auto use = [](void* opaque, std::int64_t index) {
+      const Context& c = *static_cast<Context*>(opaque);
+      const auto i = static_cast<std::size_t>(index);
+      c.rank->UseLogits(c.logits + i * static_cast<std::size_t>(c.rank->model_.spec.vocab_size), c.begin + i);
+    };
+    if (end - begin == 1) {
+      use(&context, 0);
+    } else {
+      device_->ParallelFor(static_cast<std::int64_t>(end - begin), &context, use);
+    }
+  }
+  if (plan_.is_sampler()) {
+    const auto places = rows_.places();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      rows_.SetToken(places[i], result->sampled[i].token);
+    }
+    ids_.clear();
+    for (const spec::SampledToken& sampled : result->sampled) {
+      ids_.push_back(sampled.token);
+    }
+  }
+  return {};
+}
+
+void RankImpl::UseLogits(float* logits, std::size_t index) {
+  const LogitUse& use = uses_[index];
+  const RowTable::Row& row = rows_.row(use.row);
+  const std::span<float> span(logits, static_cast<std::size_t>(model_.spec.vocab_size));
+  if (use.is_prompt) {
+    ScoreToken(span, row.tokens[static_cast<std::size_t>(use.position)], row.params.prompt_logprobs, use.out);
+  } else {
+    SampleToken(span, row.sampling, use.position, use.out);
+  }
+}
+
+Result<> RankImpl::SendIds() {
+  if (comms_.ids == nullptr || ids_.empty()) {
+    return {};
+  }
+  for (int peer = 1; peer < comms_.ids->size(); ++peer) {
+    INFERD_TRY(comms_.ids->Send(std::as_bytes(std::span(ids_)), peer));
+  }
+  return {};
+}
+
+// A plan made for another model, or by a bug of the leader, must not index out of bounds.
+Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
+  const auto inside = [](const spec::Range& range, std::int64_t limit) {
+    return range.begin >= 0 && range.begin <= range.end && range.end <= limit;
+  };
+  const spec::MoeSpec& moe = model.moe;
+  const bool fits = inside(plan.layers, model.num_layers) && plan.layers.size() > 0 &&
+                    inside(plan.vocab, model.vocab_size) && inside(plan.q_heads, model.num_heads) &&
+                    plan.q_heads.size() > 0 && inside(plan.kv_heads, model.num_kv_heads) &&
+                    plan.kv_heads.size() > 0 && inside(plan.ffn, model.intermediate_size) &&
+                    inside(plan.experts, moe.num_experts) && inside(plan.expert_ffn, moe.expert_intermediate_size) &&
+                    inside(plan.shared_ffn, moe.shared_intermediate_size) && plan.tp >= 1 && plan.pp >= 1 &&
+                    plan.ep >= 1 && plan.has_embedding == (plan.stage == 0) &&
+                    plan.has_head == (plan.stage == plan.pp - 1);
+  if (!fits) {
+    return InvalidArgument("the shard plan of rank {} does not fit the model {}", plan.rank, model.name);
+  }
+  return {};
+}
+
+ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
+  const bool wide = dtype == spec::KvDtype::kF32 || (dtype == spec::KvDtype::kAuto && model.weight_dtype == DType::kF32);
+  return wide ? ops::KvType::kF32 : ops::KvType::kBf16;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request, const LoadProgress& progress) {
+  if (request.device != "cpu") {
+    return Unimplemented("device '{}' is not in this build; use cpu", request.device);
+  }
+  INFERD_ASSIGN(store::Model model, store::OpenModel(request.model_path));
+  INFERD_TRY(CheckShard(model.spec, request.shard));
+  INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
+                ops::MakeCpuDevice({.threads = request.threads, .cpus = request.cpus}));
+  INFERD_ASSIGN(ShardWeights weights, LoadWeights(model, request.shard, *device,
+                                                  {.threads = request.threads, .progress = progress}));
+  ShardOptions options;
+  options.max_batched_tokens = request.max_batched_tokens;
+  options.max_num_seqs = request.max_num_seqs;
+  options.max_model_len = request.max_model_len > 0 ? request.max_model_len : model.spec.max_position;
+  options.kv_pages = request.kv_pages;
+  options.kv_type = KvTypeOf(request.kv_dtype, model.spec);
+  INFERD_ASSIGN(std::unique_ptr<Shard> shard,
+                Shard::Make(model.spec, request.shard, std::move(weights), *device, options));
+  RowLimits limits;
+  limits.group = request.shard.group;
+  limits.max_num_seqs = request.max_num_seqs;
+  limits.max_batched_tokens = request.max_batched_tokens;
+  limits.max_model_len = options.max_model_len;
+  limits.kv_pages = request.kv_pages;
+  limits.page_tokens = device->PageTokens();
+  return std::unique_ptr<Rank>(
+      std::make_unique<RankImpl>(request, std::move(model), std::move(device), std::move(shard), limits));
+}
+
+}  // namespace inferd::model

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// RowTable: the worker's memory of running sequences (tokens, page table, sampling state), one slot per row. Step plans
+// change it; batches are read from it. Plain data, no device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "inferd/result.h"
+#include "model/sampler.h"
+#include "model/step_batch.h"
+#include "spec/step.h"
+
+namespace inferd::model {
+
+struct RowLimits {
+  std::int32_t group = 0;
+  std::int32_t max_num_seqs = 0;
+  std::int64_t max_batched_tokens = 0;
+  std::int64_t max_model_len = 0;
+  std::int64_t kv_pages = 0;
+  std::int64_t page_tokens = 0;
+};
+
+/// A token that a step will give: where it belongs once it is known.
+struct TokenPlace {
+  std::int32_t row = 0;
+  std::uint64_t epoch = 0;  // of the row when the step was planned: a reopened row no longer wants it
+  std::int64_t position = 0;
+};
+
+class RowTable {
+ public:
+  struct Row {
+    std::uint64_t epoch = 0;  // 0: closed; else new with every opening
+    std::vector<std::int32_t> tokens;
+    std::int64_t num_prompt = 0;
+    std::vector<std::int32_t> pages;
+    spec::SamplingParams params;
+    SamplingState sampling;  // on the sampler rank only
+  };
+
+  explicit RowTable(const RowLimits& limits, bool is_sampler);
+
+  /// Closes and opens rows, grows page tables, keeps the work of this group. Refuses what does not fit the limits.
+  Result<> Apply(const spec::StepPlan& plan);
+  void Reset();
+
+  /// Of the plan last applied; valid as long as that plan.
+  std::span<const spec::RowWork* const> work() const { return work_; }
+  /// Pages of this group to be zeroed first.
+  std::span<const std::int32_t> fresh_pages() const { return fresh_pages_; }
+  /// Where the tokens sampled in this step belong, in work order.
+  std::span<const TokenPlace> places() const { return places_; }
+  /// Latest step whose tokens this step reads; -1: none.
+  std::int64_t newest_input_step() const { return newest_input_step_; }
+
+  const Row& row(std::int32_t row) const { return rows_[static_cast<std::size_t>(row)]; }
+  /// Positions and sequences of the work; ids stay empty.
+  void FillBatch(StepBatch* batch) const;
+  /// Fails when a token is not known.
+  Result<> FillIds(StepBatch* batch) const;
+  void SetToken(const TokenPlace& place, std::int32_t token);
+
+ private:
+  Result<> Open(const spec::OpenRow& open);
+  Result<> AddWork(const spec::RowWork& work);
+  Result<> CheckRow(std::int32_t row) const;
+  Result<> CheckPage(std::int32_t page) const;
+
+  const RowLimits limits_;
+  const bool is_sampler_;
+  std::uint64_t last_epoch_ = 0;
+  std::vector<Row> rows_;
+  std::vector<const spec::RowWork*> work_;
+  std::vector<std::int32_t> fresh_pages_;
+  std::vector<TokenPlace> places_;
+  std::int64_t newest_input_step_ = -1;
+  std::int64_t batched_tokens_ = 0;
+};
+
+}  // namespace inferd::model

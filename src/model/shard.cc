@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Construction of a shard: arena, activations, groups. The forward pass is in shard_forward.cc, the head in shard_head.cc.
+#include "model/shard.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/checked_math.h"
+#include "base/error.h"
+
+namespace inferd::model {
+namespace {
+
+// Rows of logits held at a time: bounded, since a row of a large vocabulary is most of a megabyte.
+constexpr std::int64_t kMaxLogitRows = 64;
+
+// Hands out 64-byte aligned float ranges; first a pass that only counts.
+class Carver {
+ public:
+  explicit Carver(float* base) : base_(base) {}
+  float* Take(std::int64_t rows, std::int64_t cols) {
+    const std::size_t begin = used_;
+    const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
+    used_ += (count + 15) / 16 * 16;
+    return base_ == nullptr ? nullptr : base_ + begin;
+  }
+  std::size_t bytes() const { return used_ * sizeof(float); }
+
+ private:
+  float* base_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+Shard::Shard(const spec::ModelSpec& model, const spec::ShardPlan& plan, ShardWeights weights, ops::Device& device,
+             const ShardOptions& options)
+    : model_(model), plan_(plan), options_(options), device_(device), weights_(std::move(weights)) {}
+
+Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model, const spec::ShardPlan& plan,
+                                           ShardWeights weights, ops::Device& device, const ShardOptions& options) {
+  if (options.max_batched_tokens <= 0 || options.max_num_seqs <= 0 || options.max_model_len <= 0) {
+    return InvalidArgument("a shard needs positive limits; got {} batched tokens, {} sequences, {} model length",
+                           options.max_batched_tokens, options.max_num_seqs, options.max_model_len);
+  }
+  std::unique_ptr<Shard> shard(new Shard(model, plan, std::move(weights), device, options));
+  INFERD_ASSIGN(shard->rope_, RopeTables::Make(model, options.max_model_len));
+  INFERD_ASSIGN(shard->kv_, KvCache::Make(device, model, plan, options.kv_type, options.kv_pages));
+  shard->kv_head_of_ = spec::KvHeadOfQuery(model, plan);
+  shard->max_logit_rows_ = std::min(options.max_num_seqs, kMaxLogitRows);
+  INFERD_TRY(shard->AllocateArena());
+  shard->AssignActivations();
+  return shard;
+}
+
+Result<> Shard::AllocateArena() {
+  const std::int64_t tokens = options_.max_batched_tokens;
+  const std::int64_t hidden = model_.hidden_size;
+  const bool moe = model_.moe.num_experts > 0;
+  const std::int64_t widest = std::max(plan_.ffn.size(), plan_.shared_ffn.size());
+  const bool gathers = plan_.has_head && plan_.tp > 1;
+  const auto carve = [&](float* base) {
+    Carver carver(base);
+    x_ = carver.Take(tokens, hidden);
+    y_ = carver.Take(tokens, hidden);
+    qkv_ = carver.Take(tokens, (plan_.q_heads.size() + 2 * plan_.kv_heads.size()) * model_.head_dim);
+    attn_ = carver.Take(tokens, plan_.q_heads.size() * model_.head_dim);
+    gate_up_ = carver.Take(tokens, 2 * widest);
+    normed_ = moe ? carver.Take(tokens, hidden) : nullptr;
+    shared_y_ = moe ? carver.Take(tokens, hidden) : nullptr;
+    shared_weight_ = moe ? carver.Take(tokens, 1) : nullptr;
+    router_ = moe ? carver.Take(tokens, model_.moe.num_experts) : nullptr;
+    head_in_ = plan_.has_head ? carver.Take(max_logit_rows_, hidden) : nullptr;
+    logits_ = plan_.has_head ? carver.Take(max_logit_rows_, plan_.vocab.size()) : nullptr;
+    gathered_ = gathers ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
+    full_logits_ = gathers && plan_.is_sampler() ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
+    return carver.bytes();
+  };
+  INFERD_ASSIGN(arena_, Buffer::Allocate(carve(nullptr), "activations"));
+  carve(arena_.floats());
+  if (moe) {
+    const auto slots = static_cast<std::size_t>(tokens * model_.moe.top_k);
+    expert_.resize(slots);
+    expert_weight_.resize(slots);
+    local_expert_.resize(slots * static_cast<std::size_t>(plan_.ep));
+    expert_tokens_.resize(static_cast<std::size_t>(plan_.experts.size()));
+    if (plan_.ep > 1) {
+      INFERD_ASSIGN(exchange_, ExpertExchange::Make(plan_.ep, tokens, hidden, model_.moe.top_k));
+    }
+  }
+  return {};
+}
+
+ops::Activations* Shard::ActivationsFor(std::int64_t k, std::initializer_list<const ops::PackedMatrix*> matrices) {
+  unsigned forms = 0;
+  for (const ops::PackedMatrix* matrix : matrices) {
+    forms |= matrix != nullptr ? static_cast<unsigned>(matrix->form()) : 0U;
+  }
+  if (forms == 0) {
+    return nullptr;
+  }
+  for (const OwnedActivations& owned : activations_) {
+    if (owned.k == k && owned.forms == forms) {
+      return owned.act.get();
+    }
+  }
+  activations_.push_back({k, forms, device_.NewActivations(options_.max_batched_tokens, k, forms)});
+  return activations_.back().act.get();
+}
+
+void Shard::AssignActivations() {
+  const std::int64_t hidden = model_.hidden_size;
+  for (const LayerWeights& w : weights_.layers) {
+    LayerActivations act;
+    act.attn_in = ActivationsFor(hidden, {w.q.get(), w.k.get(), w.v.get()});
+    act.attn_out = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()});
+    act.ffn_in = ActivationsFor(hidden, {w.gate.get(), w.up.get(), w.router.get(), w.shared_gate.get(),
+                                         w.shared_up.get(), w.shared_expert_gate.get()});
+    act.ffn_mid = ActivationsFor(plan_.ffn.size(), {w.down.get()});
+    act.shared_mid = ActivationsFor(plan_.shared_ffn.size(), {w.shared_down.get()});
+    layer_act_.push_back(act);
+  }
+  if (weights_.head != nullptr) {
+    head_act_ = device_.NewActivations(max_logit_rows_, hidden, weights_.head->form());
+  }
+}
+
+Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
+  tp_ = tp;
+  ep_ = ep;
+  if ((tp != nullptr ? tp->size() : 1) != plan_.tp || (ep != nullptr ? ep->size() : 1) != plan_.ep) {
+    return FailedPrecondition("rank {} is cut for tp {} and ep {}, but joins groups of {} and {}", plan_.rank, plan_.tp,
+                              plan_.ep, tp != nullptr ? tp->size() : 1, ep != nullptr ? ep->size() : 1);
+  }
+  // What the peers hold: indices far below 2^24 travel exactly as floats.
+  constexpr std::size_t kFields = 4;
+  const std::array<float, kFields> mine = {
+      static_cast<float>(plan_.vocab.begin), static_cast<float>(plan_.vocab.end),
+      static_cast<float>(plan_.experts.begin), static_cast<float>(plan_.experts.end)};
+  std::vector<float> all(mine.begin(), mine.end());
+  if (tp_ != nullptr) {
+    all.resize(kFields * static_cast<std::size_t>(plan_.tp));
+    const std::vector<std::size_t> counts(static_cast<std::size_t>(plan_.tp), kFields);
+    INFERD_TRY(tp_->AllGather(mine, all, counts));
+  }
+  vocab_of_.clear();
+  spec::Range group_experts = plan_.experts;
+  for (std::size_t i = 0; i < all.size(); i += kFields) {
+    vocab_of_.push_back({static_cast<std::int64_t>(all[i]), static_cast<std::int64_t>(all[i + 1])});
+    group_experts.begin = std::min(group_experts.begin, static_cast<std::int64_t>(all[i + 2]));
+    group_experts.end = std::max(group_experts.end, static_cast<std::int64_t>(all[i + 3]));
+  }
+  if (!exchange_) {
+    return {};
+  }
+  const std::array<float, 2> held = {static_cast<float>(group_experts.begin), static_cast<float>(group_experts.end)};
+  std::vector<float> groups(2 * static_cast<std::size_t>(plan_.ep));
+  const std::vector<std::size_t> counts(static_cast<std::size_t>(plan_.ep), 2);
+  INFERD_TRY(ep_->AllGather(held, groups, counts));
+  std::vector<std::int32_t> owner(static_cast<std::size_t>(model_.moe.num_experts), -1);
+  for (std::size_t group = 0; group < counts.size(); ++group) {
+    for (auto e = static_cast<std::size_t>(groups[2 * group]); e < static_cast<std::size_t>(groups[2 * group + 1]); ++e) {
+      if (e >= owner.size() || owner[e] >= 0) {
+        return FailedPrecondition("expert {} is held by two groups, or there is no such expert", e);
+      }
+      owner[e] = static_cast<std::int32_t>(group);
+    }
+  }
+  if (std::find(owner.begin(), owner.end(), -1) != owner.end()) {
+    return FailedPrecondition("no group holds expert {}", std::find(owner.begin(), owner.end(), -1) - owner.begin());
+  }
+  exchange_->Join(ep_, std::move(owner));
+  return {};
+}
+
+std::span<float> Shard::hidden(std::int64_t rows) {
+  return {x_, static_cast<std::size_t>(rows * model_.hidden_size)};
+}
+
+std::int64_t Shard::activation_bytes() const {
+  return static_cast<std::int64_t>(arena_.bytes()) + rope_.bytes() + (exchange_ ? exchange_->bytes() : 0);
+}
+
+void Shard::ClearExpertTokens() { std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0); }
+
+}  // namespace inferd::model

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pass of a batch through the layers of a shard. x is the residual stream [rows, hidden]; every block computes
+// x += norm?(sum over tp of W_out f(W_in norm(x))).
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/check.h"
+#include "model/router.h"
+#include "model/shard.h"
+
+namespace inferd::model {
+namespace {
+
+ops::GateKind GateKindOf(spec::Activation activation) {
+  switch (activation) {
+    case spec::Activation::kSilu:
+      return ops::GateKind::kSilu;
+    case spec::Activation::kGeluTanh:
+      return ops::GateKind::kGeluTanh;
+    case spec::Activation::kGelu:
+      return ops::GateKind::kGelu;
+  }
+  return ops::GateKind::kSilu;
+}
+
+const float* DataOrNull(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
+}  // namespace
+
+Result<> Shard::Forward(const StepBatch& batch) {
+  const std::int64_t rows = batch.rows();
+  INFERD_CHECK(rows <= options_.max_batched_tokens);
+  if (plan_.has_embedding && rows > 0) {
+    INFERD_TRY(Embed(batch));
+  }
+  for (std::int64_t layer = 0; layer < plan_.layers.size(); ++layer) {
+    if (rows > 0) {
+      INFERD_TRY(Attention(layer, batch));
+    }
+    INFERD_TRY(Ffn(layer, rows));
+  }
+  return {};
+}
+
+Result<> Shard::AllReduce(float* data, std::int64_t rows) {
+  if (tp_ == nullptr || rows == 0) {
+    return {};
+  }
+  return tp_->AllReduceSum({data, static_cast<std::size_t>(rows * model_.hidden_size)});
+}
+
+Result<> Shard::Embed(const StepBatch& batch) {
+  const EmbeddingRows& table = weights_.embedding;
+  device_.Embed(table.type, table.rows, table.count, table.first_id, batch.ids, model_.hidden_size,
+                static_cast<float>(model_.embedding_scale), x_);
+  return AllReduce(x_, batch.rows());
+}
+
+Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
+  const auto index = static_cast<std::size_t>(layer);
+  const LayerWeights& w = weights_.layers[index];
+  const LayerActivations& act = layer_act_[index];
+  const spec::LayerSpec& layer_spec = model_.layers[static_cast<std::size_t>(plan_.layers.begin) + index];
+  const std::int64_t rows = batch.rows();
+  const float eps = static_cast<float>(model_.norm_eps);
+  const std::int64_t dim = model_.head_dim;
+  const std::int64_t q_size = plan_.q_heads.size() * dim;
+  const std::int64_t kv_size = plan_.kv_heads.size() * dim;
+  const std::int64_t ld = q_size + 2 * kv_size;
+  float* k = qkv_ + q_size;
+  float* v = k + kv_size;
+
+  device_.RmsNorm(x_, w.attn_norm.data(), eps, rows, model_.hidden_size, act.attn_in);
+  const std::array tasks = {ops::MatMulTask{w.q.get(), DataOrNull(w.q_bias), qkv_, ld},
+                            ops::MatMulTask{w.k.get(), DataOrNull(w.k_bias), k, ld},
+                            ops::MatMulTask{w.v.get(), DataOrNull(w.v_bias), v, ld}};
+  device_.MatMul(*act.attn_in, rows, tasks);
+
+  ops::QkvTask post;
+  post.q = qkv_;
+  post.k = k;
+  post.v = v;
+  post.ldq = post.ldk = post.ldv = ld;
+  post.q_heads = plan_.q_heads.size();
+  post.q_norm = DataOrNull(w.q_norm);
+  post.k_norm = DataOrNull(w.k_norm);
+  post.norm_eps = eps;
+  post.rope = rope_.table(layer_spec.rope);
+  post.positions = batch.positions;
+  post.sequences = batch.sequences;
+  post.kv = kv_.layer(layer);
+  device_.QkvPost(post);
+
+  ops::AttentionTask attention;
+  attention.q = qkv_;
+  attention.ldq = ld;
+  attention.q_heads = plan_.q_heads.size();
+  attention.kv_head_of = kv_head_of_;
+  attention.sequences = batch.sequences;
+  attention.kv = kv_.layer(layer);
+  attention.scale = static_cast<float>(model_.attention_scale != 0 ? model_.attention_scale
+                                                                   : 1 / std::sqrt(static_cast<double>(dim)));
+  attention.softcap = static_cast<float>(model_.attention_softcap);
+  attention.window = layer_spec.window;
+  attention.sinks = DataOrNull(w.sinks);
+  attention.y = attn_;
+  attention.ldy = q_size;
+  device_.Attention(attention);
+
+  device_.Quantize(attn_, q_size, rows, act.attn_out);
+  const ops::MatMulTask out{w.o.get(), DataOrNull(w.o_bias), y_, model_.hidden_size};
+  device_.MatMul(*act.attn_out, rows, {&out, 1});
+  return FinishBlock(rows, w.post_attn_norm);
+}
+
+Result<> Shard::FinishBlock(std::int64_t rows, const std::vector<float>& post_norm) {
+  if (rows == 0) {
+    return {};
+  }
+  INFERD_TRY(AllReduce(y_, rows));
+  if (!post_norm.empty()) {
+    device_.RmsNormFloat(y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
+  }
+  device_.Add(x_, y_, rows, model_.hidden_size);
+  return {};
+}
+
+Result<> Shard::Ffn(std::int64_t layer, std::int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  if (model_.layers[static_cast<std::size_t>(plan_.layers.begin + layer)].moe) {
+    INFERD_TRY(MoeFfn(layer, rows));
+  } else if (rows > 0) {
+    DenseFfn(layer, rows);
+  }
+  return FinishBlock(rows, w.post_ffn_norm);
+}
+
+void Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
+  const auto index = static_cast<std::size_t>(layer);
+  const LayerWeights& w = weights_.layers[index];
+  const LayerActivations& act = layer_act_[index];
+  const std::int64_t ffn = plan_.ffn.size();
+  if (ffn == 0) {
+    std::fill(y_, y_ + rows * model_.hidden_size, 0.0F);
+    return;
+  }
+  device_.RmsNorm(x_, w.ffn_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, act.ffn_in);
+  const std::array tasks = {ops::MatMulTask{w.gate.get(), DataOrNull(w.gate_bias), gate_up_, 2 * ffn},
+                            ops::MatMulTask{w.up.get(), DataOrNull(w.up_bias), gate_up_ + ffn, 2 * ffn}};
+  device_.MatMul(*act.ffn_in, rows, tasks);
+  device_.GateMul(GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_mid);
+  const ops::MatMulTask down{w.down.get(), DataOrNull(w.down_bias), y_, model_.hidden_size};
+  device_.MatMul(*act.ffn_mid, rows, {&down, 1});
+}
+
+// Norm, router, and the first products of the shared expert: all read the same rows.
+void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
+  const auto index = static_cast<std::size_t>(layer);
+  const LayerWeights& w = weights_.layers[index];
+  const LayerActivations& act = layer_act_[index];
+  const std::int64_t shared = plan_.shared_ffn.size();
+  device_.RmsNormFloat(x_, w.ffn_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, normed_);
+  device_.Quantize(normed_, model_.hidden_size, rows, act.ffn_in);
+  std::array<ops::MatMulTask, 4> tasks;
+  std::size_t count = 0;
+  tasks[count++] = {w.router.get(), nullptr, router_, model_.moe.num_experts};
+  if (w.shared_gate != nullptr) {
+    tasks[count++] = {w.shared_gate.get(), nullptr, gate_up_, 2 * shared};
+    tasks[count++] = {w.shared_up.get(), nullptr, gate_up_ + shared, 2 * shared};
+  }
+  if (w.shared_expert_gate != nullptr) {
+    tasks[count++] = {w.shared_expert_gate.get(), nullptr, shared_weight_, 1};
+  }
+  device_.MatMul(*act.ffn_in, rows, std::span(tasks).first(count));
+  RouteTokens(model_.moe, router_, rows, expert_.data(), expert_weight_.data());
+}
+
+Result<> Shard::MoeFfn(std::int64_t layer, std::int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  if (rows > 0) {
+    MoeInput(layer, rows);
+  }
+  if (exchange_) {
+    INFERD_ASSIGN(const ExpertExchange::Arrived arrived,
+                  exchange_->Send(normed_, rows, expert_.data(), expert_weight_.data()));
+    LocalExperts(w, arrived.x, arrived.rows, arrived.expert, arrived.weight, arrived.y);
+    INFERD_TRY(exchange_->Return(y_, rows));
+  } else {
+    LocalExperts(w, normed_, rows, expert_.data(), expert_weight_.data(), y_);
+  }
+  if (rows > 0 && w.shared_down != nullptr) {
+    AddSharedExpert(layer, rows);
+  }
+  return {};
+}
+
+void Shard::LocalExperts(const LayerWeights& weights, const float* x, std::int64_t rows, const std::int32_t* expert,
+                         const float* weight, float* y) {
+  if (rows == 0) {
+    return;
+  }
+  const std::int64_t top_k = model_.moe.top_k;
+  for (std::int64_t i = 0; i < rows * top_k; ++i) {
+    const bool is_here = expert[i] >= 0 && plan_.experts.contains(expert[i]);
+    const std::int64_t local = is_here ? expert[i] - plan_.experts.begin : -1;
+    local_expert_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(local);
+    if (is_here) {
+      ++expert_tokens_[static_cast<std::size_t>(local)];
+    }
+  }
+  if (weights.expert_gate.empty() || weights.expert_gate.front() == nullptr) {
+    std::fill(y, y + rows * model_.hidden_size, 0.0F);
+    return;
+  }
+  ops::MoeTask task;
+  task.gate = weights.expert_gate;
+  task.up = weights.expert_up;
+  task.down = weights.expert_down;
+  task.x = x;
+  task.rows = rows;
+  task.top_k = top_k;
+  task.expert = local_expert_.data();
+  task.weight = weight;
+  task.gate_kind = GateKindOf(model_.activation);
+  task.y = y;
+  device_.Moe(task);
+}
+
+void Shard::AddSharedExpert(std::int64_t layer, std::int64_t rows) {
+  const auto index = static_cast<std::size_t>(layer);
+  const LayerWeights& w = weights_.layers[index];
+  const LayerActivations& act = layer_act_[index];
+  const std::int64_t hidden = model_.hidden_size;
+  const std::int64_t shared = plan_.shared_ffn.size();
+  device_.GateMul(GateKindOf(model_.activation), gate_up_, gate_up_ + shared, 2 * shared, rows, shared, act.shared_mid);
+  const ops::MatMulTask down{w.shared_down.get(), nullptr, shared_y_, hidden};
+  device_.MatMul(*act.shared_mid, rows, {&down, 1});
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const float gate = w.shared_expert_gate != nullptr ? 1.0F / (1.0F + std::exp(-shared_weight_[row])) : 1.0F;
+    float* y = y_ + row * hidden;
+    const float* add = shared_y_ + row * hidden;
+    for (std::int64_t i = 0; i < hidden; ++i) {
+      y[i] += gate * add[i];
+    }
+  }
+}
+
+}  // namespace inferd::model

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Final norm, head and the gathering of logits on the sampler rank.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "model/shard.h"
+
+namespace inferd::model {
+
+Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  INFERD_CHECK(plan_.has_head && count <= max_logit_rows_);
+  if (count == 0) {
+    return static_cast<float*>(nullptr);
+  }
+  const auto row_floats = static_cast<std::size_t>(model_.hidden_size);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(head_in_ + i * row_floats, x_ + static_cast<std::size_t>(rows[i]) * row_floats, row_floats * sizeof(float));
+  }
+  device_.RmsNorm(head_in_, weights_.final_norm.data(), static_cast<float>(model_.norm_eps), count, model_.hidden_size,
+                  head_act_.get());
+  const ops::MatMulTask head{weights_.head.get(), nullptr, logits_, plan_.vocab.size()};
+  device_.MatMul(*head_act_, count, {&head, 1});
+  INFERD_ASSIGN(float* const all, GatherLogits(count));
+  if (all != nullptr && model_.final_softcap != 0) {
+    Softcap(all, count);
+  }
+  return all;
+}
+
+Result<float*> Shard::GatherLogits(std::int64_t rows) {
+  if (tp_ == nullptr) {
+    return logits_;
+  }
+  const auto count = static_cast<std::size_t>(rows);
+  const auto vocab = static_cast<std::size_t>(model_.vocab_size);
+  gather_counts_.clear();
+  for (const spec::Range& range : vocab_of_) {
+    gather_counts_.push_back(count * static_cast<std::size_t>(range.size()));
+  }
+  INFERD_TRY(tp_->AllGather({logits_, count * static_cast<std::size_t>(plan_.vocab.size())}, {gathered_, count * vocab},
+                            gather_counts_));
+  if (!plan_.is_sampler()) {
+    return static_cast<float*>(nullptr);
+  }
+  const float* in = gathered_;
+  for (const spec::Range& range : vocab_of_) {
+    const auto width = static_cast<std::size_t>(range.size());
+    for (std::size_t row = 0; row < count; ++row, in += width) {
+      std::memcpy(full_logits_ + row * vocab + static_cast<std::size_t>(range.begin), in, width * sizeof(float));
+    }
+  }
+  return full_logits_;
+}
+
+void Shard::Softcap(float* logits, std::int64_t rows) {
+  constexpr std::int64_t kPiece = 4096;
+  struct Context {
+    float* logits;
+    std::int64_t count;
+    float cap;
+  } context{logits, rows * model_.vocab_size, static_cast<float>(model_.final_softcap)};
+  device_.ParallelFor((context.count + kPiece - 1) / kPiece, &context, [](void* opaque, std::int64_t piece) {
+    const Context& c = *static_cast<Context*>(opaque);
+    const std::int64_t end = std::min(c.count, (piece + 1) * kPiece);
+    for (std::int64_t i = piece * kPiece; i < end; ++i) {
+      c.logits[i] = c.cap * std::tanh(c.logits[i] / c.cap);
+    }
+  });
+}
+
+}  // namespace inferd::model

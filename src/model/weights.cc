@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "model/stored_values.h"
+
+namespace inferd::model {
+namespace {
+
+using spec::Range;
+using store::Slot;
+using store::WeightRef;
+
+// One matrix still to be packed: columns [col_begin, col_end) of `ref`.
+struct PackJob {
+  WeightRef ref;
+  std::int64_t col_begin = 0;
+  std::int64_t col_end = 0;
+  bool as_row = false;  // a vector of n seen as a matrix [1, n]
+  bool keep_mapped = false;
+  Matrix* target = nullptr;
+  std::int64_t bytes = 0;
+};
+
+class Loader {
+ public:
+  Loader(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device)
+      : source_(source), spec_(source.spec), shard_(shard), device_(device) {}
+
+  Result<ShardWeights> Load(const LoadWeightsOptions& options) {
+    // Reserved before any job keeps an address inside.
+    weights_.layers.resize(static_cast<std::size_t>(shard_.layers.size()));
+    INFERD_TRY(AddWholeModel());
+    for (std::int64_t i = 0; i < shard_.layers.size(); ++i) {
+      const std::int64_t layer = shard_.layers.begin + i;
+      LayerWeights& target = weights_.layers[static_cast<std::size_t>(i)];
+      INFERD_TRY(AddAttention(layer, target));
+      if (spec_.layers[static_cast<std::size_t>(layer)].moe) {
+        INFERD_TRY(AddMoe(layer, target));
+      } else {
+        INFERD_TRY(AddFfn(layer, target));
+      }
+    }
+    INFERD_TRY(PackAll(options));
+    INFERD_TRY(CheckEmbedding());
+    for (LayerWeights& layer : weights_.layers) {
+      ListExperts(layer);
+    }
+    return std::move(weights_);
+  }
+
+ private:
+  Result<WeightRef> Find(Slot slot, std::int64_t layer, std::int64_t expert, std::int64_t rows, std::int64_t cols) const {
+    const WeightRef* ref = source_.weights.Find(slot, layer, expert);
+    if (ref == nullptr) {
+      return NotFound("{} holds no {} for layer {}, which the model needs", source_.path, SlotName(slot), layer);
+    }
+    const bool vector = cols == 1 && ref->rows * ref->cols == rows;
+    if (!vector && (ref->rows != rows || ref->cols != cols)) {
+      return DataLoss("tensor {} of {} gives [{}, {}] for {}; [{}, {}] is needed", ref->tensor->name, source_.path,
+                      ref->rows, ref->cols, SlotName(slot), rows, cols);
+    }
+    return *ref;
+  }
+
+  // Values `range` of a vector of n, as floats.
+  Result<> AddVector(Slot slot, std::int64_t layer, std::int64_t n, Range range, std::vector<float>* target) {
+    INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, -1, n, 1));
+    const DType type = ref.dtype();
+    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
+      return Unimplemented("tensor {} of {} is stored as {}; vectors are read as F32, F16 or BF16", ref.tensor->name,
+                           source_.path, DTypeName(type));
+    }
+    const auto size = static_cast<std::size_t>(BlockBytes(type));
+    const auto data = store::Weights::Data(source_.tensors, ref)
+                          .subspan(static_cast<std::size_t>(range.begin) * size,
+                                   static_cast<std::size_t>(range.size()) * size);
+    if (const auto bad = FirstNonFinite(type, data)) {
+      return DataLoss("tensor {} of {} holds NaN or infinity at value {}", ref.tensor->name, source_.path,
+                      *bad + range.begin);
+    }
+    *target = ToFloats(type, data);
+    weights_.bytes += static_cast<std::int64_t>(target->size() * sizeof(float));
+    return {};
+  }
+
+  Result<> AddNorm(Slot slot, std::int64_t layer, std::int64_t n, std::vector<float>* target) {
+    INFERD_TRY(AddVector(slot, layer, n, {0, n}, target));
+    if (spec_.norm_plus_one) {
+      for (float& value : *target) {
+        value += 1.0F;
+      }
+    }
+    return {};
+  }
+
+  // Rows `range` of a [rows, cols] matrix. An empty range leaves the target null.
+  Result<> AddRows(Slot slot, std::int64_t layer, std::int64_t expert, std::int64_t rows, std::int64_t cols, Range range,
+                   Matrix* target) {
+    INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, expert, rows, cols));
+    if (range.size() > 0) {
+      AddJob({.ref = ref.Rows(range.begin, range.end), .col_begin = 0, .col_end = cols, .target = target});
+    }
+    return {};
+  }
+
+  // Columns `range` of a [rows, cols] matrix; the cut must fall on block borders.
+  Result<> AddColumns(Slot slot, std::int64_t layer, std::int64_t expert, std::int64_t rows, std::int64_t cols,
+                      Range range, Matrix* target) {
+    INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, expert, rows, cols));
+    if (range.size() == 0) {
+      return {};
+    }
+    const std::int64_t block = BlockElements(ref.dtype());
+    if (range.begin % block != 0 || range.end % block != 0) {
+      return InvalidArgument("tensor {} ({}) cannot be cut at columns [{}, {}): its blocks hold {} values; use fewer ranks",
+                             ref.tensor->name, DTypeName(ref.dtype()), range.begin, range.end, block);
+    }
+    AddJob({.ref = ref, .col_begin = range.begin, .col_end = range.end, .target = target});
+    return {};
+  }
+
+  void AddJob(PackJob job) {
+    const std::int64_t block = BlockElements(job.ref.dtype());
+    job.bytes = job.ref.rows * ((job.col_end - job.col_begin) / block * BlockBytes(job.ref.dtype()));
+    jobs_.push_back(job);
+  }
+
+  Result<> AddWholeModel() {
+    const std::int64_t hidden = spec_.hidden_size;
+    if (shard_.has_embedding) {
+      INFERD_ASSIGN(const WeightRef whole, Find(Slot::kEmbedding, -1, -1, spec_.vocab_size, hidden));
+      embedding_ = whole.Rows(shard_.vocab.begin, shard_.vocab.end);
+      weights_.embedding = {.type = whole.dtype(),
+                            .rows = store::Weights::Data(source_.tensors, embedding_).data(),
+                            .count = shard_.vocab.size(),
+                            .first_id = shard_.vocab.begin};
+    }
+    if (shard_.has_head) {
+      INFERD_TRY(AddNorm(Slot::kFinalNorm, -1, hidden, &weights_.final_norm));
+      INFERD_TRY(AddRows(Slot::kHead, -1, -1, spec_.vocab_size, hidden, shard_.vocab, &weights_.head));
+      if (shard_.has_embedding && jobs_.back().ref.tensor == embedding_.tensor) {
+        jobs_.back().keep_mapped = true;
+        embedding_checked_ = true;
+      }
+    }
+    return {};
+  }
+
+  Result<> AddAttention(std::int64_t layer, LayerWeights& target) {
+    const std::int64_t hidden = spec_.hidden_size;
+    const std::int64_t dim = spec_.head_dim;
+    const Range q{shard_.q_heads.begin * dim, shard_.q_heads.end * dim};
+    const Range kv{shard_.kv_heads.begin * dim, shard_.kv_heads.end * dim};
+    const std::int64_t all_q = spec_.num_heads * dim;
+    const std::int64_t all_kv = spec_.num_kv_heads * dim;
+    INFERD_TRY(AddNorm(Slot::kAttnNorm, layer, hidden, &target.attn_norm));
+    INFERD_TRY(AddRows(Slot::kQ, layer, -1, all_q, hidden, q, &target.q));
+    INFERD_TRY(AddRows(Slot::kK, layer, -1, all_kv, hidden, kv, &target.k));
+    INFERD_TRY(AddRows(Slot::kV, layer, -1, all_kv, hidden, kv, &target.v));
+    INFERD_TRY(AddColumns(Slot::kO, layer, -1, hidden, all_q, q, &target.o));
+    if (spec_.qkv_bias) {
+      INFERD_TRY(AddVector(Slot::kQBias, layer, all_q, q, &target.q_bias));
+      INFERD_TRY(AddVector(Slot::kKBias, layer, all_kv, kv, &target.k_bias));
+      INFERD_TRY(AddVector(Slot::kVBias, layer, all_kv, kv, &target.v_bias));
+    }
+    if (spec_.o_bias && shard_.tp_rank == 0) {
+      INFERD_TRY(AddVector(Slot::kOBias, layer, hidden, {0, hidden}, &target.o_bias));
+    }
+    if (spec_.qk_norm) {
+      INFERD_TRY(AddNorm(Slot::kQNorm, layer, dim, &target.q_norm));
+      INFERD_TRY(AddNorm(Slot::kKNorm, layer, dim, &target.k_norm));
+    }
+    if (spec_.attention_sinks) {
+      INFERD_TRY(AddVector(Slot::kSinks, layer, spec_.num_heads, shard_.q_heads, &target.sinks));
+    }
+    if (spec_.sandwich_norm) {
+      INFERD_TRY(AddNorm(Slot::kPostAttnNorm, layer, hidden, &target.post_attn_norm));
+      INFERD_TRY(AddNorm(Slot::kPostFfnNorm, layer, hidden, &target.post_ffn_norm));
+    }
+    return AddNorm(Slot::kFfnNorm, layer, hidden, &target.ffn_norm);
+  }
+
+  Result<> AddFfn(std::int64_t layer, LayerWeights& target) {
+    const std::int64_t hidden = spec_.hidden_size;
+    const std::int64_t ffn = spec_.intermediate_size;
+    INFERD_TRY(AddRows(Slot::kGate, layer, -1, ffn, hidden, shard_.ffn, &target.gate));
+    INFERD_TRY(AddRows(Slot::kUp, layer, -1, ffn, hidden, shard_.ffn, &target.up));
+    INFERD_TRY(AddColumns(Slot::kDown, layer, -1, hidden, ffn, shard_.ffn, &target.down));
+    if (spec_.mlp_bias) {
+      INFERD_TRY(AddVector(Slot::kGateBias, layer, ffn, shard_.ffn, &target.gate_bias));
+      INFERD_TRY(AddVector(Slot::kUpBias, layer, ffn, shard_.ffn, &target.up_bias));
+      if (shard_.tp_rank == 0) {
+        INFERD_TRY(AddVector(Slot::kDownBias, layer, hidden, {0, hidden}, &target.down_bias));
+      }
+    }
+    return {};
+  }
+
+  Result<> AddMoe(std::int64_t layer, LayerWeights& target) {
+    const spec::MoeSpec& moe = spec_.moe;
+    const std::int64_t hidden = spec_.hidden_size;
+    INFERD_TRY(
+        AddRows(Slot::kRouter, layer, -1, moe.num_experts, hidden, {0, moe.num_experts}, &target.router));
+    target.experts.resize(static_cast<std::size_t>(3 * shard_.experts.size()));
+    const std::int64_t ffn = moe.expert_intermediate_size;
+    for (std::int64_t i = 0; i < shard_.experts.size() && shard_.expert_ffn.size() > 0; ++i) {
+      const std::int64_t expert = shard_.experts.begin + i;
+      Matrix* place = &target.experts[static_cast<std::size_t>(3 * i)];
+      INFERD_TRY(AddRows(Slot::kExpertGate, layer, expert, ffn, hidden, shard_.expert_ffn, place));
+      INFERD_TRY(AddRows(Slot::kExpertUp, layer, expert, ffn, hidden, shard_.expert_ffn, place + 1));
+      INFERD_TRY(AddColumns(Slot::kExpertDown, layer, expert, hidden, ffn, shard_.expert_ffn, place + 2));
+    }
+    if (moe.shared_intermediate_size == 0) {
+      return {};
+    }
+    const std::int64_t shared = moe.shared_intermediate_size;
+    INFERD_TRY(AddRows(Slot::kSharedGate, layer, -1, shared, hidden, shard_.shared_ffn, &target.shared_gate));
+    INFERD_TRY(AddRows(Slot::kSharedUp, layer, -1, shared, hidden, shard_.shared_ffn, &target.shared_up));
+    INFERD_TRY(AddColumns(Slot::kSharedDown, layer, -1, hidden, shared, shard_.shared_ffn, &target.shared_down));
+    if (moe.shared_gate) {
+      INFERD_ASSIGN(const WeightRef ref, Find(Slot::kSharedExpertGate, layer, -1, hidden, 1));
+      AddJob({.ref = ref, .col_begin = 0, .col_end = ref.cols, .as_row = true, .target = &target.shared_expert_gate});
+    }
+    return {};
+  }
+
+  static void ListExperts(LayerWeights& layer) {
+    for (std::size_t i = 0; i + 2 < layer.experts.size(); i += 3) {
+      layer.expert_gate.push_back(layer.experts[i].get());
+      layer.expert_up.push_back(layer.experts[i + 1].get());
+      layer.expert_down.push_back(layer.experts[i + 2].get());
+    }
+  }
+
+  Result<> Pack(const PackJob& job) {
+    const WeightRef& ref = job.ref;
+    const DType type = ref.dtype();
+    const std::int64_t block = BlockElements(type);
+    const auto offset = static_cast<std::size_t>(job.col_begin / block * BlockBytes(type));
+    const auto length = static_cast<std::size_t>((job.col_end - job.col_begin) / block * BlockBytes(type));
+    const auto all = store::Weights::Data(source_.tensors, ref);
+    const std::int64_t n = job.as_row ? 1 : ref.rows;
+    const std::int64_t k = job.as_row ? ref.rows * ref.cols : job.col_end - job.col_begin;
+    const std::size_t row_bytes = job.as_row ? all.size() : static_cast<std::size_t>(ref.tensor->row_bytes());
+    for (std::int64_t row = 0; IsPlain(type) && row < n; ++row) {
+      const auto values = all.subspan(static_cast<std::size_t>(row) * row_bytes + offset, job.as_row ? all.size() : length);
+      if (const auto bad = FirstNonFinite(type, values)) {
+        return DataLoss("tensor {} of {} holds NaN or infinity in row {}, value {}", ref.tensor->name, source_.path,
+                        row + ref.row_begin, *bad + job.col_begin);
+      }
+    }
+    const auto rows = job.as_row ? all : all.subspan(offset, static_cast<std::size_t>(n - 1) * row_bytes + length);
+    auto packed = device_.Pack(type, rows, n, k, row_bytes);
+    if (!packed.ok()) {
+      return packed.error().WithContext(fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
+    }
+    *job.target = *std::move(packed);
+    if (!job.keep_mapped) {
+      const base::MappedFile& file = source_.tensors.files()[ref.tensor->file];
+      file.DontNeed(ref.tensor->offset + static_cast<std::uint64_t>(ref.row_begin) * ref.tensor->row_bytes(), ref.bytes());
+    }
+    return {};
+  }
+
+  // Largest first, each thread taking the next one when it is free.
+  Result<> PackAll(const LoadWeightsOptions& options) {
+    std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) { return a.bytes > b.bytes; });
+    for (const PackJob& job : jobs_) {
+      total_bytes_ += job.bytes;
+    }
+    options_ = &options;
+    device_.ParallelFor(std::max(options.threads, 1), this, [](void* opaque, std::int64_t) {
+      static_cast<Loader*>(opaque)->PackUntilDone();
+    });
+    if (failure_) {
+      return *std::move(failure_);
+    }
+    for (const PackJob& job : jobs_) {
+      weights_.bytes += static_cast<std::int64_t>((*job.target)->bytes());
+    }
+    return {};
+  }
+
+  void PackUntilDone() {
+    while (!failed_.load(std::memory_order_relaxed)) {
+      const std::size_t next = next_job_.fetch_add(1, std::memory_order_relaxed);
+      if (next >= jobs_.size()) {
+        return;
+      }
+      Result<> done = Pack(jobs_[next]);
+      const std::lock_guard lock(mutex_);
+      if (!done.ok()) {
+        failed_.store(true, std::memory_order_relaxed);
+        if (!failure_) {
+          failure_ = std::move(done).error();
+        }
+        return;
+      }
+      done_bytes_ += jobs_[next].bytes;
+      if (options_->progress) {
+        options_->progress(done_bytes_, total_bytes_);
+      }
+    }
+  }
+
+  // The embedding is read in place; a bad value in it must be refused as in any packed tensor.
+  Result<> CheckEmbedding() {
+    if (!shard_.has_embedding || embedding_checked_) {
+      return {};
+    }
+    const auto data = store::Weights::Data(source_.tensors, embedding_);
+    std::optional<std::int64_t> bad;
+    if (IsPlain(embedding_.dtype())) {
+      bad = FirstNonFinite(embedding_.dtype(), data);
+    } else {
+      bad = FirstNonFiniteBlock();
+    }
+    const base::MappedFile& file = source_.tensors.files()[embedding_.tensor->file];
+    file.DontNeed(
+        embedding_.tensor->offset + static_cast<std::uint64_t>(embedding_.row_begin) * embedding_.tensor->row_bytes(),
+        embedding_.bytes());
+    if (bad) {
+      return DataLoss("tensor {} of {} holds NaN or infinity in row {}", embedding_.tensor->name, source_.path,
+                      *bad / spec_.hidden_size + shard_.vocab.begin);
+    }
+    return {};
+  }
+
+  std::optional<std::int64_t> FirstNonFiniteBlock() {
+    constexpr std::int64_t kRows = 256;
+    std::vector<std::int32_t> ids;
+    std::vector<float> values(static_cast<std::size_t>(kRows * spec_.hidden_size));
+    const EmbeddingRows& table = weights_.embedding;
+    for (std::int64_t begin = 0; begin < table.count; begin += kRows) {
+      ids.clear();
+      for (std::int64_t i = begin; i < std::min(table.count, begin + kRows); ++i) {
+        ids.push_back(static_cast<std::int32_t>(table.first_id + i));
+      }
+      device_.Embed(table.type, table.rows, table.count, table.first_id, ids, spec_.hidden_size, 1.0F, values.data());
+      const auto used = std::as_bytes(std::span(values)).first(ids.size() * static_cast<std::size_t>(spec_.hidden_size) *
+                                                               sizeof(float));
+      if (const auto bad = FirstNonFinite(DType::kF32, used)) {
+        return *bad + begin * spec_.hidden_size;
+      }
+    }
+    return std::nullopt;
+  }
+
+  const store::Model& source_;
+  const spec::ModelSpec& spec_;
+  const spec::ShardPlan& shard_;
+  ops::Device& device_;
+  ShardWeights weights_;
+  WeightRef embedding_;
+  bool embedding_checked_ = false;
+  std::vector<PackJob> jobs_;
+
+  const LoadWeightsOptions* options_ = nullptr;
+  std::atomic<std::size_t> next_job_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;  // guards what follows while packing
+  std::optional<Error> failure_;
+  std::int64_t done_bytes_ = 0;
+  std::int64_t total_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<ShardWeights> LoadWeights(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device,
+                                 const LoadWeightsOptions& options) {
+  return Loader(source, shard, device).Load(options);
+}
+
+}  // namespace inferd::model

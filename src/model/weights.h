@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// ShardWeights: the slices of a model that one rank holds, packed for its device. Filled once at load, immutable after.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "inferd/result.h"
+#include "ops/device.h"
+#include "spec/parallel.h"
+#include "store/model.h"
+
+namespace inferd::model {
+
+using Matrix = std::unique_ptr<ops::PackedMatrix>;
+
+/// Local sizes: q, kv = heads of this shard * head_dim; ffn, expert_ffn, shared_ffn = this shard's columns. What the
+/// ModelSpec does not call for, and biases that another tp rank adds, are empty or null.
+struct LayerWeights {
+  std::vector<float> attn_norm, post_attn_norm, ffn_norm, post_ffn_norm;  // [hidden]
+  std::vector<float> q_norm, k_norm;                                      // [head_dim]
+  std::vector<float> sinks;                                               // [q heads]
+  std::vector<float> q_bias, k_bias, v_bias, gate_bias, up_bias;          // rows of their matrix
+  std::vector<float> o_bias, down_bias;                                   // [hidden], on tp_rank 0 only
+  Matrix q, k, v;      // [q, hidden], [kv, hidden], [kv, hidden]
+  Matrix o;            // [hidden, q]
+  Matrix gate, up;     // [ffn, hidden]
+  Matrix down;         // [hidden, ffn]
+  Matrix router;       // [experts of the model, hidden], whole on every rank
+  Matrix shared_gate, shared_up, shared_down;
+  Matrix shared_expert_gate;  // [1, hidden]
+  std::vector<Matrix> experts;  // owner of the three lists below
+  /// By local expert: [expert_ffn, hidden], [expert_ffn, hidden], [hidden, expert_ffn].
+  std::vector<const ops::PackedMatrix*> expert_gate, expert_up, expert_down;
+};
+
+/// Rows of the embedding as stored, read in place from the mapped file.
+struct EmbeddingRows {
+  DType type = DType::kF32;
+  const std::byte* rows = nullptr;  // [count, hidden]
+  std::int64_t count = 0;
+  std::int64_t first_id = 0;
+};
+
+struct ShardWeights {
+  EmbeddingRows embedding;        // first stage
+  std::vector<float> final_norm;  // [hidden], last stage
+  Matrix head;                    // [vocab slice, hidden], last stage
+  std::vector<LayerWeights> layers;  // of this stage
+  std::int64_t bytes = 0;            // packed matrices and float vectors
+};
+
+struct LoadWeightsOptions {
+  int threads = 1;
+  std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;
+};
+
+/// Reads only the shard's slices and gives the mapped pages back as it goes. `source` must outlive the result when the
+/// shard has the embedding. Refuses NaN, infinities, missing parts, wrong shapes and cuts inside a block, by tensor name.
+Result<ShardWeights> LoadWeights(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device,
+                                 const LoadWeightsOptions& options);
+
+}  // namespace inferd::model
