@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a compiler does not make: include direction, banned words, licence lines, dead and large files, paths in docs.
+
+Prints every finding as file:line: text and exits 1 if there is one.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOMS = tomllib.loads((ROOT / "tests/tidy/rooms.toml").read_text())["rooms"]
+MAX_BLOB_BYTES = 500_000
+MAX_LINES = {".cc": 600, ".h": 300, ".py": 600, ".rs": 600}
+
+BANNED = [
+    (re.compile(r"\bthrow\b"), "errors are values: return an Error"),
+    (re.compile(r"\bstd::cout\b|\bstd::cerr\b"), "use log:: or fmt::print in app"),
+    (re.compile(r"\busing namespace\b"), "name what is used"),
+    (re.compile(r"^(?!.*_ptr<.*\(new ).*\bnew [A-Z]\w*[({]"), "std::make_unique owns, or a smart pointer on the same line"),
+    (re.compile(r"\b(usleep|sleep_for|sleep_until)\b"), "wait for an event with a deadline"),
+    (re.compile(r"\balloca\b"), "bounded buffers only"),
+    (re.compile(r"\bDISABLED_|GTEST_SKIP"), "no test is switched off"),
+    (re.compile(r"TODO(?!\(#\d+\))"), "TODO needs an issue: TODO(#7)"),
+    (re.compile(r"XXX|FIXME"), "mend it or file it"),
+]
+# Words that a third-party API forces on one file.
+ALLOWED = {
+    ("src/base/log.cc", "new"),
+}
+WIRE_ONLY = {"rpc": ["grpcpp/", "inferd/v1/"], "kernels": ["immintrin.h"]}
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout.decode()
+    return [name for name in out.split("\0") if name and (ROOT / name).is_file()]
+
+
+def room_of(name):
+    parts = name.split("/")
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    if parts[0] == "kernels" and len(parts) > 1:
+        return "kernels"
+    return None
+
+
+def strip_comments(text):
+    """Comments and string contents become blanks, so that words in them are not judged; lines stay."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+    return pattern.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), text)
+
+
+def check_includes(name, text, report):
+    room = room_of(name)
+    if room is None:
+        return
+    if room not in ROOMS:
+        report(name, 1, f"room '{room}' is not in tests/tidy/rooms.toml")
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s+["<]([^">]+)[">]', line)
+        if not match:
+            continue
+        path = match.group(1)
+        target = path.split("/")[0]
+        if target in ROOMS and target != room and target not in ROOMS[room]:
+            report(name, number, f"room '{room}' may not include '{target}' (tests/tidy/rooms.toml)")
+        for owner, prefixes in WIRE_ONLY.items():
+            if room != owner and any(path.startswith(prefix) for prefix in prefixes):
+                report(name, number, f"only '{owner}' includes {path}")
+
+
+def check_words(name, text, report):
+    for number, line in enumerate(strip_comments(text).splitlines(), 1):
+        for pattern, advice in BANNED:
+            found = pattern.search(line)
+            if found and (name, found.group(0)) not in ALLOWED:
+                report(name, number, f"'{found.group(0).strip()}': {advice}")
+
+
+def check_file(name, report):
+    path = ROOT / name
+    size = path.stat().st_size
+    if size > MAX_BLOB_BYTES and not name.endswith("Cargo.lock"):
+        report(name, 1, f"{size} bytes; files stay under {MAX_BLOB_BYTES}")
+    if path.suffix not in MAX_LINES:
+        return
+    text = path.read_text()
+    lines = text.count("\n")
+    if lines > MAX_LINES[path.suffix]:
+        report(name, lines, f"{lines} lines; {path.suffix} files stop at {MAX_LINES[path.suffix]}")
+    if "SPDX-License-Identifier: Apache-2.0" not in text[:300]:
+        report(name, 1, "no SPDX licence line at the head")
+    if path.suffix in (".cc", ".h"):
+        check_includes(name, text, report)
+        check_words(name, text, report)
+        if path.suffix == ".h" and "#pragma once" not in text:
+            report(name, 1, "header without #pragma once")
+
+
+def check_dead_headers(names, report):
+    """A header that nobody includes is dead; a source file of a room is always built (CMake globs)."""
+    everything = "\n".join((ROOT / n).read_text() for n in names if n.endswith((".cc", ".h", ".inc")))
+    for name in names:
+        if name.endswith(".h") and (name.startswith("src/") or name.startswith("kernels/")):
+            key = name.removeprefix("src/")
+            if f'"{key}"' not in everything:
+                report(name, 1, "no file includes this header")
+
+
+def check_docs(names, report):
+    known = set(names) | {str(p) for n in names for p in pathlib.PurePosixPath(n).parents}
+    for name in names:
+        if not name.endswith(".md"):
+            continue
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+            for path in re.findall(r"`((?:src|kernels|proto|configs|tests|docs|docker|cmake|tools|include)/[\w./-]+)`", line):
+                if path.rstrip("/") not in known:
+                    report(name, number, f"names {path}, which is not in the tree")
+            if re.search(r"(?<![\w.])/(?:work|root|farm)/", line):
+                report(name, number, "a path of some machine")
+
+
+def main():
+    names = tracked()
+    findings = []
+
+    def report(name, line, text):
+        findings.append(f"{name}:{line}: {text}")
+
+    for name in names:
+        check_file(name, report)
+    check_dead_headers(names, report)
+    check_docs(names, report)
+    for finding in findings:
+        print(finding)
+    print(f"tidy: {len(names)} files, {len(findings)} finding(s)")
+    sys.exit(1 if findings else 0)
+
+
+if __name__ == "__main__":
+    main()
