@@ -18,7 +18,8 @@ constexpr std::int64_t kMaxReservedOutput = 1024;
 
 Scheduler::Impl::Group::Group(const SchedulerOptions& options)
     : blocks(options.num_pages, options.page_size),
-      row_used(static_cast<std::size_t>(options.max_num_seqs), false) {
+      row_used(static_cast<std::size_t>(options.max_num_seqs), false),
+      row_open(static_cast<std::size_t>(options.max_num_seqs), false) {
   for (std::int32_t row = options.max_num_seqs; row-- > 0;) {
     free_rows.push_back(row);
   }

@@ -76,7 +76,8 @@ class Scheduler {
   /// steps that use them have completed.
   void Cancel(std::uint64_t id);
 
-  /// The next step, if there is work and a place in flight.
+  /// The next step, if there is work and a place in flight. Never empty-handed while sequences are unfinished and nothing
+  /// is in flight.
   std::optional<spec::StepPlan> Schedule();
 
   /// Takes in the result of a step of one group. Results of another generation are dropped. An error means that the

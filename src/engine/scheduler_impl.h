@@ -64,6 +64,7 @@ class Scheduler::Impl {
     std::vector<std::int32_t> released_rows;  // given up since the last plan; free from the next one on
     std::vector<std::int32_t> rows_to_close;  // open on the worker; closed by the next plan unless reopened
     std::vector<bool> row_used;               // [row] a sequence has it
+    std::vector<bool> row_open;               // [row] open on the worker after the plans so far
     std::size_t decode_cursor = 0;      // where the next step's decodes begin when not all fit into a step
     std::int64_t draining_pages = 0;    // held by preempted or ended sequences with steps in flight
     std::int64_t prefill_backlog = 0;   // known tokens of `prefilling` not planned yet
@@ -110,6 +111,7 @@ class Scheduler::Impl {
   std::int64_t PagesOf(std::int64_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
 
   // step_planning.cc
+  void PlanWork(spec::StepPlan* plan);
   void BeginStep();
   void PlanDecodes(Group* group, bool allow_dependent, spec::StepPlan* plan);
   bool ReserveForDecode(Sequence* sequence);

@@ -14,17 +14,15 @@ std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
   if (num_in_flight() >= options_.max_in_flight || num_unfinished_ == 0) {
     return std::nullopt;
   }
-  BeginStep();
   spec::StepPlan plan;
   plan.generation = generation_;
   plan.step = next_step_;
-  for (auto& group : groups_) {
-    PlanDecodes(group.get(), false, &plan);
-  }
-  Admit();
-  for (auto& group : groups_) {
-    ShareOutPrefill(group.get());
-    PlanPrefills(group.get(), &plan);
+  PlanWork(&plan);
+  // Rows that planning itself took away are free from the next attempt on. With nothing in flight there is no result to
+  // wait for, so a plan must come out.
+  const auto has_released = [](const auto& group) { return !group->released_rows.empty(); };
+  while (plan.work.empty() && in_flight_.empty() && std::any_of(groups_.begin(), groups_.end(), has_released)) {
+    PlanWork(&plan);
   }
   if (plan.work.empty() && options_.num_stages > 1 && !in_flight_.empty()) {
     // Nothing is independent of the steps in flight: queue behind them rather than wait for their results.
@@ -47,6 +45,18 @@ std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
   ++next_step_;
   ++stats_.steps;
   return plan;
+}
+
+void Scheduler::Impl::PlanWork(spec::StepPlan* plan) {
+  BeginStep();
+  for (auto& group : groups_) {
+    PlanDecodes(group.get(), false, plan);
+  }
+  Admit();
+  for (auto& group : groups_) {
+    ShareOutPrefill(group.get());
+    PlanPrefills(group.get(), plan);
+  }
 }
 
 void Scheduler::Impl::BeginStep() {
@@ -229,6 +239,7 @@ void Scheduler::Impl::OpenRow(Sequence* sequence, spec::StepPlan* plan) {
     open.sampling.prompt_logprobs = -1;  // all given before a replay
   }
   sequence->row_opened = true;
+  group_of(*sequence).row_open[static_cast<std::size_t>(sequence->row)] = true;
 }
 
 // Rows that were given up before this plan and are not opened by it.
@@ -236,7 +247,9 @@ void Scheduler::Impl::CloseRows(spec::StepPlan* plan) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     Group& group = *groups_[i];
     for (const std::int32_t row : group.rows_to_close) {
-      if (!group.row_used[static_cast<std::size_t>(row)]) {
+      const auto index = static_cast<std::size_t>(row);
+      if (group.row_open[index] && !group.row_used[index]) {
+        group.row_open[index] = false;
         plan->close_rows.emplace_back(static_cast<std::int32_t>(i), row);
       }
     }
