@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// The tables of kernels, one per instruction set.
 #include "kernels/kernels.h"
 
+#include "kernels/attention/attention_avx512.h"
 #include "kernels/attention/attention_ref.h"
+#include "kernels/matmul/matmul_avx512.h"
 #include "kernels/matmul/matmul_ref.h"
+#include "kernels/rows/rows_avx512.h"
 #include "kernels/rows/rows_ref.h"
 
 namespace inferd::kernels {
@@ -19,6 +23,22 @@ const KernelTable& ScalarKernels() {
       .gate_mul = GateMulScalar,
       .add = AddScalar,
       .axpy = AxpyScalar,
+  };
+  return kTable;
+}
+
+const KernelTable& Avx512Kernels() {
+  static constexpr KernelTable kTable = {
+      .name = "avx512-vnni-bf16",
+      .matmul = MatMulAvx512,
+      .attention_bf16 = AttentionBf16Avx512,
+      .attention_float = AttentionFloatAvx512,
+      .quantize = QuantizeAvx512,
+      .to_bf16 = ToBf16Avx512,
+      .rms_norm = RmsNormAvx512,
+      .gate_mul = GateMulAvx512,
+      .add = AddAvx512,
+      .axpy = AxpyAvx512,
   };
   return kTable;
 }

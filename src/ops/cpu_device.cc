@@ -197,7 +197,16 @@ Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
   if (const char* forced = std::getenv("INFERD_CPU_ISA"); isa == "auto" && forced != nullptr) {
     isa = forced;
   }
-  if (isa == "scalar" || isa == "auto") {
+  if (isa == "scalar") {
+    return &kernels::ScalarKernels();
+  }
+  if (isa == "avx512" || (isa == "auto" && kernels::CpuHasAvx512())) {
+    if (!kernels::CpuHasAvx512()) {
+      return FailedPrecondition("this CPU lacks AVX-512 with VNNI, BF16, VBMI or GFNI: use auto");
+    }
+    return &kernels::Avx512Kernels();
+  }
+  if (isa == "auto") {
     return &kernels::ScalarKernels();
   }
   return InvalidArgument("unknown instruction set '{}': use auto, scalar, avx2 or avx512", isa);

@@ -101,9 +101,15 @@ void CpuActivations::SetInputs(std::int64_t row, kernels::MatMulArgs* args) cons
   args->ld_int8 = ld_int8_;
   args->ld_bf16 = ld_bf16_;
   args->ld_float = k_;
-  args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + row * ld_int8_;
-  args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + row * ld_bf16_;
-  args->a_float = reinterpret_cast<const float*>(float_.data()) + row * k_;
+  if ((forms_ & kActInt8) != 0) {
+    args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + row * ld_int8_;
+  }
+  if ((forms_ & kActBf16) != 0) {
+    args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + row * ld_bf16_;
+  }
+  if ((forms_ & kActFloat) != 0) {
+    args->a_float = reinterpret_cast<const float*>(float_.data()) + row * k_;
+  }
 }
 
 std::unique_ptr<Activations> CpuDevice::NewActivations(std::int64_t max_rows, std::int64_t k, unsigned forms) {

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of 1..8 tokens: quants are decoded in registers and used for all tokens at once. Bytes moved: the panel, once.
+// A template for the two files that instantiate it; internal linkage.
+#pragma once
+
+#include "kernels/matmul/int8_avx512.h"
+
+namespace inferd::kernels {
+namespace {
+
+// Scales (and mins) of one brick of a block; `half` selects the 16 k of forms with two scales.
+template <PackForm kForm>
+INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head, const std::uint8_t* block, int brick, int half) {
+  if constexpr (kForm == PackForm::kQ4K || kForm == PackForm::kQ5K) {
+    return _mm512_mul_ps(HalfRow(head + brick * 32), ByteRow(block + brick * 16));
+  } else if constexpr (kForm == PackForm::kQ6K) {
+    return _mm512_mul_ps(HalfRow(head + brick * 32), SignedByteRow(block + half * 32 + brick * 16));
+  } else {
+    return HalfRow(block + brick * 32);
+  }
+}
+
+// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst would fill the miss
+// buffers and stall the loads behind it.
+template <int kLines, int kSteps, int kStep>
+INFERD_INLINE inline void PrefetchShare(const std::uint8_t* block) {
+  constexpr int kFrom = kLines * kStep / kSteps;
+  constexpr int kTo = kLines * (kStep + 1) / kSteps;
+  UnrollFrom<kFrom, kTo - kFrom>([&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
+}
+
+/// One panel x kTokens tokens.
+template <PackForm kForm, int kTokens>
+void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t row0) {
+  // Plain integers: gcc 12 does not carry a constexpr struct into a lambda.
+  constexpr int kSuperK = LayoutOf(kForm).super_k;
+  constexpr int kSuperHeader = LayoutOf(kForm).super_header;
+  constexpr int kBlock = LayoutOf(kForm).block;
+  constexpr int kQuants = LayoutOf(kForm).block_header;
+  constexpr int kPerSuper = kSuperK / 32;
+  constexpr int kHalves = LayoutOf(kForm).mode == ScaleMode::kTwo ? 2 : 1;
+  constexpr bool kMin = LayoutOf(kForm).mode == ScaleMode::kOneMin;
+  constexpr int kBricks = kTokens <= 6 ? 2 : 1;  // bricks done together share the broadcasts while registers last
+  const ActBlock* a = args.a_int8;
+  const std::ptrdiff_t lda = args.ld_int8;
+
+  __m512 f[2][kTokens];
+  Unroll<kTokens>([&](auto t) INFERD_INLINE { f[0][t] = f[1][t] = _mm512_setzero_ps(); });
+  const std::int64_t supers = args.k / kSuperK;
+  for (std::int64_t sb = 0; sb < supers; ++sb) {
+    const std::uint8_t* head = panel;
+    panel += kSuperHeader;
+    for (int j = 0; j < kPerSuper; ++j, panel += kBlock, ++a) {
+      const std::uint8_t* q = panel + kQuants;
+      Unroll<2 / kBricks>([&](auto pass) INFERD_INLINE {
+        Unroll<kHalves>([&](auto half) INFERD_INLINE {
+          __m512i acc[kBricks][kTokens];
+          Unroll<kTokens>([&](auto t) INFERD_INLINE {
+            __m512i start = _mm512_setzero_si512();
+            if constexpr (kHalves == 2) {
+              const ActBlock& x = a[t * lda];
+              start = _mm512_set1_epi32(half == 0 ? x.n_lo : x.n - x.n_lo);
+            } else if constexpr (!kMin) {
+              start = Broadcast4(&a[t * lda].n);
+            }
+            Unroll<kBricks>([&](auto b) INFERD_INLINE { acc[b][t] = start; });
+          });
+          Unroll<8 / kHalves>([&](auto step) INFERD_INLINE {
+            constexpr int g = step + half * 4;
+            PrefetchShare<kBlock / 64, 16 / kBricks, pass * 8 + g>(panel);
+            __m512i w[kBricks];
+            Unroll<kBricks>([&](auto b) INFERD_INLINE { w[b] = Group<kForm>(q, pass + b, g); });
+            Unroll<kTokens>([&](auto t) INFERD_INLINE {
+              const __m512i x = Broadcast4(a[t * lda].q + 4 * g);
+              Unroll<kBricks>([&](auto b) INFERD_INLINE { acc[b][t] = _mm512_dpbusd_epi32(acc[b][t], w[b], x); });
+            });
+          });
+          Unroll<kBricks>([&](auto b) INFERD_INLINE {
+            constexpr int brick = pass + b;
+            const __m512 dw = SmallScale<kForm>(head, panel, brick, half);
+            __m512 dm = _mm512_setzero_ps();
+            if constexpr (kMin) {
+              dm = _mm512_mul_ps(HalfRow(head + 64 + brick * 32), ByteRow(panel + 32 + brick * 16));
+            }
+            Unroll<kTokens>([&](auto t) INFERD_INLINE {
+              f[brick][t] = Step(acc[b][t], dw, a[t * lda].d, f[brick][t]);
+              if constexpr (kMin) {
+                f[brick][t] = _mm512_fmadd_ps(dm, _mm512_set1_ps(a[t * lda].s), f[brick][t]);
+              }
+            });
+          });
+        });
+      });
+    }
+  }
+  const __m512 scale = _mm512_set1_ps(OutScale(kForm));
+  Unroll<kTokens>([&](auto t) INFERD_INLINE {
+    StoreRow(args, t, row0, _mm512_mul_ps(f[0][t], scale), _mm512_mul_ps(f[1][t], scale));
+  });
+}
+
+template <PackForm kForm, int kTokens>
+void SmallPanels(const MatMulArgs& args) {
+  for (std::int64_t p = args.first; p < args.last; ++p) {
+    SmallPanel<kForm, kTokens>(args, args.panels + static_cast<std::size_t>(p) * args.panel_bytes, p * kPanelRows);
+  }
+}
+
+/// args.m in 1..8.
+template <PackForm kForm>
+void SmallRows(const MatMulArgs& args) {
+  switch (args.m) {
+    case 1:
+      return SmallPanels<kForm, 1>(args);
+    case 2:
+      return SmallPanels<kForm, 2>(args);
+    case 3:
+      return SmallPanels<kForm, 3>(args);
+    case 4:
+      return SmallPanels<kForm, 4>(args);
+    case 5:
+      return SmallPanels<kForm, 5>(args);
+    case 6:
+      return SmallPanels<kForm, 6>(args);
+    case 7:
+      return SmallPanels<kForm, 7>(args);
+    default:
+      return SmallPanels<kForm, 8>(args);
+  }
+}
+
+}  // namespace
+}  // namespace inferd::kernels

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/matmul/matmul_avx512.h"
+
+namespace inferd::kernels {
+namespace {
+
+void Pass(const MatMulArgs& args) {
+  if (!IsInt8Form(args.form)) {
+    return FloatMatMulAvx512(args);
+  }
+  if (args.m > 8 || args.form >= PackForm::kByteScale) {
+    return GemmAvx512(args);
+  }
+  return LayoutOf(args.form).super_k == 32 ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);
+}
+
+}  // namespace
+
+void MatMulAvx512(const MatMulArgs& args) {
+  MatMulArgs pass = args;
+  for (std::int64_t token = 0; token < args.m; token += kMatMulRows) {
+    pass.m = args.m - token < kMatMulRows ? args.m - token : kMatMulRows;
+    if (IsInt8Form(args.form)) {
+      pass.a_int8 = args.a_int8 + token * args.ld_int8;
+    } else if (args.form == PackForm::kBf16) {
+      pass.a_bf16 = args.a_bf16 + token * args.ld_bf16;
+    } else {
+      pass.a_float = args.a_float + token * args.ld_float;
+    }
+    pass.y = args.y + token * args.ldy;
+    Pass(pass);
+  }
+}
+
+}  // namespace inferd::kernels

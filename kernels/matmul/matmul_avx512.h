@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry points of the AVX-512 products; each is one file. MatMulAvx512 picks by form and batch.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace inferd::kernels {
+
+void MatMulAvx512(const MatMulArgs& args);
+
+/// kQ8, kQ5, kQ4; m in 1..8.
+void SmallSimpleAvx512(const MatMulArgs& args);
+/// kQ4K, kQ5K, kQ6K; m in 1..8.
+void SmallSuperAvx512(const MatMulArgs& args);
+/// Any int8 form; m in 1..kMatMulRows.
+void GemmAvx512(const MatMulArgs& args);
+/// kBf16, kF32, kF16; m in 1..kMatMulRows.
+void FloatMatMulAvx512(const MatMulArgs& args);
+
+}  // namespace inferd::kernels

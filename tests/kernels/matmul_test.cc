@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every product kernel against double arithmetic on the dequantised weights, and bit for bit against itself in other
+// batches, panel splits and instruction sets.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/dequant/dequant.h"
+#include "kernel_fixture.h"
+#include "kernels/pack/pack.h"
+#include "tolerance.h"
+
+namespace inferd::kernels {
+namespace {
+
+struct Shape {
+  std::int64_t n;
+  std::int64_t k;
+};
+
+// A packed random matrix, `rows` random tokens in all activation forms, and what the tokens look like after rounding.
+class Problem {
+ public:
+  Problem(DType type, Shape shape, std::int64_t rows)
+      : type_(type),
+        form_(FormOf(type)),
+        n_(shape.n),
+        k_(shape.k),
+        rows_(rows),
+        blocks_((k_ + 31) / 32),
+        k2_((k_ + 1) / 2 * 2),
+        packed_(static_cast<std::size_t>(NumPanels(n_)) * PanelBytes(form_, k_)),
+        scratch_(kMatMulScratch) {
+    TestRandom random(static_cast<std::uint64_t>(n_ * 131 + k_) * 31 + static_cast<std::uint64_t>(type));
+    stored_ = RandomRows(type, n_, k_, random);
+    const auto row_bytes = static_cast<std::size_t>(RowBytes(type, k_));
+    for (std::int64_t p = 0; p < NumPanels(n_); ++p) {
+      const int count = static_cast<int>(std::min<std::int64_t>(32, n_ - p * 32));
+      auto* out = packed_.data() + static_cast<std::size_t>(p) * PanelBytes(form_, k_);
+      const int bad = PackPanel(type,
+                                stored_.data() + static_cast<std::size_t>(p) * 32 * row_bytes,
+                                row_bytes,
+                                count,
+                                k_,
+                                reinterpret_cast<std::byte*>(out));
+      EXPECT_EQ(bad, -1);
+    }
+    x_.resize(static_cast<std::size_t>(rows * k_));
+    for (float& v : x_) {
+      v = random.Normal();
+    }
+    bias_.resize(static_cast<std::size_t>(n_));
+    for (float& v : bias_) {
+      v = random.Normal();
+    }
+    int8_.resize(static_cast<std::size_t>(rows * blocks_));
+    bf16_.resize(static_cast<std::size_t>(rows * k2_));
+    for (std::int64_t t = 0; t < rows; ++t) {
+      ScalarKernels().quantize(x_.data() + t * k_, k_, int8_.data() + t * blocks_);
+      ScalarKernels().to_bf16(x_.data() + t * k_, k_, bf16_.data() + t * k2_);
+    }
+  }
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t n() const { return n_; }
+
+  // Tokens [first, first + m) with the panels done in `parts` calls.
+  std::vector<float> Run(const KernelTable& table, std::int64_t first, std::int64_t m, int parts, bool bias) {
+    std::vector<float> y(static_cast<std::size_t>(m * n_), -77.0f);
+    MatMulArgs args = {};
+    args.form = form_;
+    args.panels = packed_.data();
+    args.panel_bytes = PanelBytes(form_, k_);
+    args.n = n_;
+    args.k = k_;
+    args.a_int8 = int8_.data() + first * blocks_;
+    args.a_bf16 = bf16_.data() + first * k2_;
+    args.a_float = x_.data() + first * k_;
+    args.ld_int8 = blocks_;
+    args.ld_bf16 = k2_;
+    args.ld_float = k_;
+    args.m = m;
+    args.y = y.data();
+    args.ldy = n_;
+    args.bias = bias ? bias_.data() : nullptr;
+    args.scratch = scratch_.data();
+    for (int part = 0; part < parts; ++part) {
+      args.first = NumPanels(n_) * part / parts;
+      args.last = NumPanels(n_) * (part + 1) / parts;
+      table.matmul(args);
+    }
+    return y;
+  }
+
+  // Largest |y - reference| / sum |w a| over all tokens and rows.
+  double WorstError(const std::vector<float>& y, bool bias) const {
+    double worst = 0;
+    std::vector<float> w(static_cast<std::size_t>(k_));
+    for (std::int64_t r = 0; r < n_; ++r) {
+      DequantRow(type_, stored_.data() + r * RowBytes(type_, k_), k_, w.data());
+      for (std::int64_t t = 0; t < rows_; ++t) {
+        double sum = bias ? static_cast<double>(bias_[static_cast<std::size_t>(r)]) : 0;
+        double size = std::fabs(sum) + 1e-30;
+        for (std::int64_t i = 0; i < k_; ++i) {
+          const double product = static_cast<double>(w[static_cast<std::size_t>(i)]) * Input(t, i);
+          sum += product;
+          size += std::fabs(product);
+        }
+        worst = std::max(worst, std::fabs(y[static_cast<std::size_t>(t * n_ + r)] - sum) / size);
+      }
+    }
+    return worst;
+  }
+
+ private:
+  double Input(std::int64_t t, std::int64_t i) const {
+    if (IsInt8Form(form_)) {
+      const ActBlock& block = int8_[static_cast<std::size_t>(t * blocks_ + i / 32)];
+      return static_cast<double>(block.d) * block.q[i % 32];
+    }
+    return form_ == PackForm::kBf16 ? static_cast<double>(Bf16ToFloat(bf16_[static_cast<std::size_t>(t * k2_ + i)]))
+                                    : static_cast<double>(x_[static_cast<std::size_t>(t * k_ + i)]);
+  }
+
+  DType type_;
+  PackForm form_;
+  std::int64_t n_;
+  std::int64_t k_;
+  std::int64_t rows_;
+  std::int64_t blocks_;
+  std::int64_t k2_;
+  std::vector<std::byte> stored_;
+  AlignedBytes packed_;
+  AlignedBytes scratch_;
+  std::vector<float> x_;
+  std::vector<float> bias_;
+  std::vector<ActBlock> int8_;
+  std::vector<std::uint16_t> bf16_;
+};
+
+std::vector<Shape> ShapesOf(DType type) {
+  const std::int64_t block = BlockElements(type);
+  if (block == 1) {
+    return {{96, 64}, {50, 33}, {7, 1}, {1, 897}};
+  }
+  return {{96, block}, {50, block * 3}, {7, block * 2}, {33, 1280}};
+}
+
+using Param = std::tuple<const KernelTable*, DType>;
+
+class MatMul : public testing::TestWithParam<Param> {};
+
+TEST_P(MatMul, MatchesDoubleArithmetic) {
+  const auto [table, type] = GetParam();
+  for (const Shape shape : ShapesOf(type)) {
+    Problem problem(type, shape, 9);
+    for (const bool bias : {false, true}) {
+      const std::vector<float> y = problem.Run(*table, 0, 9, 1, bias);
+      EXPECT_LT(problem.WorstError(y, bias), kMatMulTolerance) << shape.n << " x " << shape.k;
+    }
+  }
+}
+
+TEST_P(MatMul, RowsDoNotDependOnTheBatch) {
+  const auto [table, type] = GetParam();
+  constexpr std::int64_t kRows = 300;  // more than one pass of kMatMulRows
+  Problem problem(type, {70, BlockElements(type) == 1 ? 129 : 1280}, kRows);
+  std::vector<float> alone;
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    const std::vector<float> row = problem.Run(*table, t, 1, 1, true);
+    alone.insert(alone.end(), row.begin(), row.end());
+  }
+  for (const std::int64_t m : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 31, 32, 50, 64, 257, 300}) {
+    const std::int64_t first = kRows - m;
+    const std::vector<float> y = problem.Run(*table, first, m, static_cast<int>(m % 3) + 1, true);
+    EXPECT_EQ(std::memcmp(y.data(), alone.data() + first * problem.n(), y.size() * 4), 0) << "m = " << m;
+  }
+}
+
+TEST_P(MatMul, HasTheScalarKernelsBits) {
+  const auto [table, type] = GetParam();
+  for (const Shape shape : ShapesOf(type)) {
+    Problem problem(type, shape, 13);
+    const std::vector<float> expected = problem.Run(ScalarKernels(), 0, 13, 1, false);
+    const std::vector<float> y = problem.Run(*table, 0, 13, 1, false);
+    EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0) << shape.n << " x " << shape.k;
+  }
+}
+
+std::string ParamName(const testing::TestParamInfo<Param>& info) {
+  std::string name = std::string(std::get<0>(info.param)->name) + "_" + std::string(DTypeName(std::get<1>(info.param)));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         MatMul,
+                         testing::Combine(testing::ValuesIn(Tables()), testing::ValuesIn(WeightTypes())),
+                         ParamName);
+
+}  // namespace
+}  // namespace inferd::kernels
