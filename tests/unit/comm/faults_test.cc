@@ -71,12 +71,12 @@ TEST_P(FaultsTest, LateRankIsNamedAtTheDeadline) {
       const auto start = steady_clock::now();
       const Result<> result = call(comm);
       const std::int64_t ms = MsSince(start);
-      const std::string again = SayUnless(comm.Barrier(), Code::kDeadlineExceeded, "rank 1 is late");
+      const std::string again = SayUnless(comm.Barrier(), Code::kDeadlineExceeded, "rank 1 .*is late");
       numbers[0] = 1;
       if (ms < 150 || ms > 2000) {
         return "gave up after " + std::to_string(ms) + " ms";
       }
-      return SayUnless(result, Code::kDeadlineExceeded, "rank 1 is late") + again;
+      return SayUnless(result, Code::kDeadlineExceeded, "rank 1 .*is late") + again;
     });
   }
 }
@@ -90,7 +90,7 @@ TEST_P(FaultsTest, LateRankIsNamedAmongMany) {
       return numbers.Await(0, 3) ? "" : "the others never gave up";
     }
     std::vector<float> data(100);
-    const std::string said = SayUnless(comm.AllReduceSum(data), Code::kDeadlineExceeded, "rank 2 is late");
+    const std::string said = SayUnless(comm.AllReduceSum(data), Code::kDeadlineExceeded, "rank 2 .*is late");
     numbers[0].fetch_add(1);
     // Nobody leaves first: a rank that goes is a fault of its own.
     numbers.Await(0, 3);
@@ -186,7 +186,7 @@ TEST_P(FaultsTest, UnequalMessageIsRefused) {
     numbers.Await(0, 2);
     return Say(result);
   });
-  EXPECT_THAT(said[1], testing::HasSubstr("sent 8 bytes where rank 1 expects 16"));
+  EXPECT_THAT(said[1], testing::ContainsRegex("sent 8 bytes where .* expects 16"));
 }
 
 TEST_P(FaultsTest, WrongArgumentsLeaveTheGroupWhole) {

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,7 +29,7 @@
 
 namespace inferd::comm {
 
-enum class Backend { kFake, kShmThreads, kShmProcesses };
+enum class Backend { kFake, kShmThreads, kShmProcesses, kTcpThreads, kTcpProcesses };
 
 inline std::string BackendName(Backend backend) {
   switch (backend) {
@@ -38,24 +39,30 @@ inline std::string BackendName(Backend backend) {
       return "ShmThreads";
     case Backend::kShmProcesses:
       return "ShmProcesses";
+    case Backend::kTcpThreads:
+      return "TcpThreads";
+    case Backend::kTcpProcesses:
+      return "TcpProcesses";
   }
   return "Unknown";
 }
 
-inline bool IsProcesses(Backend backend) { return backend == Backend::kShmProcesses; }
+inline bool IsProcesses(Backend backend) {
+  return backend == Backend::kShmProcesses || backend == Backend::kTcpProcesses;
+}
 
 /// Those whose ranks are processes; none in builds with the thread sanitizer, which does not follow a fork.
 inline std::vector<Backend> ProcessBackends() {
 #if defined(__SANITIZE_THREAD__)
   return {};
 #else
-  return {Backend::kShmProcesses};
+  return {Backend::kShmProcesses, Backend::kTcpProcesses};
 #endif
 }
 
 inline std::vector<Backend> Backends() {
   std::vector<Backend> backends = ProcessBackends();
-  backends.insert(backends.end(), {Backend::kFake, Backend::kShmThreads});
+  backends.insert(backends.end(), {Backend::kFake, Backend::kShmThreads, Backend::kTcpThreads});
   return backends;
 }
 
@@ -82,13 +89,14 @@ inline std::string Say(const Result<>& result) {
                      : std::string(CodeName(result.error().code())) + ": " + result.error().message();
 }
 
-/// "" when the result failed with `code` and a message that contains `part`, else what happened instead.
-inline std::string SayUnless(const Result<>& result, Code code, std::string_view part) {
+/// "" when the result failed with `code` and a message in which the regular expression `part` is found, else what
+/// happened instead.
+inline std::string SayUnless(const Result<>& result, Code code, const std::string& part) {
   if (!result.ok() && result.error().code() == code &&
-      result.error().message().find(part) != std::string::npos) {
+      std::regex_search(result.error().message(), std::regex(part))) {
     return "";
   }
-  return "expected " + std::string(CodeName(code)) + " with '" + std::string(part) + "', got " +
+  return "expected " + std::string(CodeName(code)) + " with '" + part + "', got " +
          (result.ok() ? "success" : Say(result));
 }
 
@@ -136,6 +144,23 @@ inline Joiner MakeJoiner(const SpawnOptions& options) {
     auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(MakeFakeGroup(fake));
     return [ranks](int rank) -> Result<std::unique_ptr<Communicator>> {
       return std::move((*ranks)[static_cast<std::size_t>(rank)]);
+    };
+  }
+  if (options.backend == Backend::kTcpThreads || options.backend == Backend::kTcpProcesses) {
+    const auto listeners = std::make_shared<std::vector<std::unique_ptr<TcpListener>>>();
+    std::vector<std::string> endpoints;
+    for (int r = 0; r < options.size; ++r) {
+      auto listener = ListenTcp("127.0.0.1");
+      if (!listener.ok()) {
+        return [error = listener.error()](int) { return error; };
+      }
+      endpoints.push_back((*listener)->endpoint());
+      listeners->push_back(*std::move(listener));
+    }
+    return [group, listeners, endpoints](int rank) {
+      GroupOptions own = group;
+      own.rank = rank;
+      return JoinTcp(own, *(*listeners)[static_cast<std::size_t>(rank)], endpoints, "test secret");
     };
   }
   return [group](int rank) {
