@@ -14,8 +14,10 @@
 namespace inferd::spec {
 
 struct LedgerOptions {
-  /// Bytes per weight when they are not known from files (16-bit: 2). Known: weight_bytes per rank overrides.
+  /// Bytes per weight where weight_bytes does not say (16-bit: 2).
   double bytes_per_weight = 2;
+  /// Bytes of each shard's weights, in the order of the shards, when they are known; empty: counted.
+  std::vector<std::int64_t> weight_bytes;
   std::int64_t kv_bytes_per_value = 2;
   std::int64_t page_tokens = 32;
   std::int64_t max_batched_tokens = 512;

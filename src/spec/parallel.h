@@ -19,7 +19,7 @@ struct ParallelSpec {
   int ep = 1;  // expert groups of tp ranks; attention is data-parallel over the groups
   int dp = 1;  // replicas in this server
   bool expert_parallel_in_tp = false;  // --enable-expert-parallel: whole experts over the tp ranks of a group
-  std::vector<int> pp_partition;       // layers per stage; empty: balanced by bytes
+  std::vector<int> pp_partition = {};  // layers per stage; empty: balanced by bytes
 
   int ranks_per_replica() const { return tp * pp * ep; }
 };

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/memory_ledger.h"
+
+#include "base/error.h"
+#include "spec/stage_balance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace inferd::spec {
+namespace {
+
+// The part of a layer that a shard holds; the whole model is a shard too.
+struct LayerSlice {
+  std::int64_t q_heads;
+  std::int64_t kv_heads;
+  std::int64_t ffn;
+  std::int64_t experts;
+  std::int64_t expert_ffn;
+  std::int64_t shared_ffn;
+  bool first;  // holds what is added once per group: biases after a row-cut projection
+};
+
+LayerSlice WholeLayer(const ModelSpec& model) {
+  return {model.num_heads,
+          model.num_kv_heads,
+          model.intermediate_size,
+          model.moe.num_experts,
+          model.moe.expert_intermediate_size,
+          model.moe.shared_intermediate_size,
+          true};
+}
+
+LayerSlice SliceOf(const ShardPlan& shard) {
+  return {shard.q_heads.size(),
+          shard.kv_heads.size(),
+          shard.ffn.size(),
+          shard.experts.size(),
+          shard.expert_ffn.size(),
+          shard.shared_ffn.size(),
+          shard.tp_rank == 0};
+}
+
+std::int64_t CountAttention(const ModelSpec& model, const LayerSlice& slice) {
+  const std::int64_t q = slice.q_heads * model.head_dim;
+  const std::int64_t kv = slice.kv_heads * model.head_dim;
+  std::int64_t count =
+      model.hidden_size * (2 * q + 2 * kv) + 2 * model.hidden_size;  // q, o, k, v; two norms
+  count += model.qkv_bias ? q + 2 * kv : 0;
+  count += model.o_bias && slice.first ? model.hidden_size : 0;
+  count += model.qk_norm ? 2 * model.head_dim : 0;
+  count += model.attention_sinks ? slice.q_heads : 0;
+  count += model.sandwich_norm ? 2 * model.hidden_size : 0;
+  return count;
+}
+
+std::int64_t CountFfn(const ModelSpec& model, const LayerSlice& slice, bool moe) {
+  const std::int64_t matrices = 3 * model.hidden_size;  // gate, up, down
+  if (!moe) {
+    const std::int64_t bias =
+        model.mlp_bias ? 2 * slice.ffn + (slice.first ? model.hidden_size : 0) : 0;
+    return matrices * slice.ffn + bias;
+  }
+  std::int64_t count = model.moe.num_experts * model.hidden_size;  // router
+  count += slice.experts * matrices * slice.expert_ffn;
+  count += matrices * slice.shared_ffn;
+  count += model.moe.shared_gate ? model.hidden_size : 0;
+  return count;
+}
+
+std::int64_t CountLayer(const ModelSpec& model, const LayerSlice& slice, std::int64_t layer) {
+  const bool moe = model.layers[static_cast<std::size_t>(layer)].moe;
+  return CountAttention(model, slice) + CountFfn(model, slice, moe);
+}
+
+// Buffers of a step, with values of 4 bytes: residual stream and its norm, q k v and attention
+// output, gate and up of the widest FFN, rows sent to experts, logits of the rows that sample.
+std::int64_t ActivationBytes(const ModelSpec& model,
+                             const ShardPlan& shard,
+                             const LedgerOptions& options) {
+  constexpr std::int64_t kValueBytes = 4;
+  const std::int64_t heads = 2 * shard.q_heads.size() + 2 * shard.kv_heads.size();
+  const std::int64_t routed =
+      model.moe.top_k * (2 * shard.expert_ffn.size() + 2 * model.hidden_size);
+  const std::int64_t ffn = std::max({2 * shard.ffn.size(), 2 * shard.shared_ffn.size(), routed});
+  const std::int64_t per_token = 3 * model.hidden_size + heads * model.head_dim + ffn;
+  std::int64_t values = options.max_batched_tokens * per_token;
+  if (shard.has_head) {
+    values +=
+        options.max_num_seqs * (shard.vocab.size() + (shard.is_sampler() ? model.vocab_size : 0));
+  }
+  return values * kValueBytes;
+}
+
+// Send and receive buffers of the two reductions of a layer, and of the exchange of rows between
+// expert groups.
+std::int64_t CollectiveBytes(const ModelSpec& model,
+                             const ShardPlan& shard,
+                             const LedgerOptions& options) {
+  constexpr std::int64_t kValueBytes = 4;
+  const std::int64_t rows = options.max_batched_tokens * model.hidden_size * kValueBytes;
+  std::int64_t bytes = 0;
+  bytes += shard.tp > 1 ? 2 * rows : 0;
+  bytes += shard.pp > 1 ? 2 * rows : 0;
+  bytes += shard.ep > 1 ? 2 * rows * std::max<std::int64_t>(model.moe.top_k, 1) : 0;
+  return bytes;
+}
+
+Result<> FillKv(const LedgerOptions& options, RankLedger* rank) {
+  const std::int64_t fixed = rank->weight_bytes + rank->activation_bytes + rank->collective_bytes;
+  const std::int64_t page_bytes = rank->kv_bytes_per_token * options.page_tokens;
+  const std::int64_t least = page_bytes * options.max_num_seqs;
+  if (options.budget_bytes - fixed < least) {
+    const std::int64_t fitting = page_bytes > 0 ? (options.budget_bytes - fixed) / page_bytes : 0;
+    const std::string advice =
+        fitting >= 1
+            ? fmt::format(
+                  "use --max-num-seqs of at most {}, or give {} bytes", fitting, fixed + least)
+            : fmt::format("give at least {} bytes, more ranks (--tp, --pp) or smaller weights",
+                          fixed + least);
+    return ResourceExhausted(
+        "rank {} may use {} bytes, but needs {} for weights, {} for activations and collectives "
+        "and {} for one KV page "
+        "of each of {} sequences: {}",
+        rank->rank,
+        options.budget_bytes,
+        rank->weight_bytes,
+        rank->activation_bytes + rank->collective_bytes,
+        least,
+        options.max_num_seqs,
+        advice);
+  }
+  rank->kv_pages = page_bytes > 0 ? (options.budget_bytes - fixed) / page_bytes : 0;
+  rank->kv_bytes = rank->kv_pages * page_bytes;
+  return {};
+}
+
+std::string Bytes(std::int64_t bytes) {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  const auto value = static_cast<double>(bytes);
+  return value >= 1024 * kMiB ? fmt::format("{:.2f} GiB", value / (1024 * kMiB))
+                              : fmt::format("{:.1f} MiB", value / kMiB);
+}
+
+}  // namespace
+
+std::int64_t CountLayerParameters(const ModelSpec& model, std::int64_t layer) {
+  return CountLayer(model, WholeLayer(model), layer);
+}
+
+std::int64_t CountParameters(const ModelSpec& model) {
+  const std::int64_t table = model.vocab_size * model.hidden_size;
+  std::int64_t count = table * (model.tied_head ? 1 : 2) + model.hidden_size;
+  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+    count += CountLayerParameters(model, layer);
+  }
+  return count;
+}
+
+std::int64_t CountParameters(const ModelSpec& model, const ShardPlan& shard) {
+  const std::int64_t table = shard.vocab.size() * model.hidden_size;
+  const bool shares = model.tied_head && shard.has_embedding;
+  std::int64_t count = shard.has_embedding ? table : 0;
+  count += shard.has_head ? model.hidden_size + (shares ? 0 : table) : 0;
+  const LayerSlice slice = SliceOf(shard);
+  for (std::int64_t layer = shard.layers.begin; layer < shard.layers.end; ++layer) {
+    count += CountLayer(model, slice, layer);
+  }
+  return count;
+}
+
+std::int64_t KvValuesPerToken(const ModelSpec& model) {
+  return 2 * model.num_layers * model.num_kv_heads * model.head_dim;
+}
+
+Result<MemoryLedger> MakeLedger(const ModelSpec& model,
+                                const std::vector<ShardPlan>& shards,
+                                const LedgerOptions& options) {
+  if (options.page_tokens < 1 || options.max_batched_tokens < 1 || options.max_num_seqs < 1 ||
+      options.kv_bytes_per_value < 1 || !(options.bytes_per_weight > 0)) {
+    return InvalidArgument(
+        "page of {} tokens, {} tokens a step, {} sequences, {} bytes a KV value, {} a weight: all "
+        "must "
+        "be above 0",
+        options.page_tokens,
+        options.max_batched_tokens,
+        options.max_num_seqs,
+        options.kv_bytes_per_value,
+        options.bytes_per_weight);
+  }
+  if (!options.weight_bytes.empty() && options.weight_bytes.size() != shards.size()) {
+    return InvalidArgument(
+        "weights of {} ranks are given for {} ranks", options.weight_bytes.size(), shards.size());
+  }
+  MemoryLedger ledger;
+  ledger.parameters = CountParameters(model);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const ShardPlan& shard = shards[i];
+    RankLedger rank;
+    rank.rank = shard.rank;
+    rank.weight_bytes = options.weight_bytes.empty()
+                            ? std::llround(static_cast<double>(CountParameters(model, shard)) *
+                                           options.bytes_per_weight)
+                            : options.weight_bytes[i];
+    rank.activation_bytes = ActivationBytes(model, shard, options);
+    rank.collective_bytes = CollectiveBytes(model, shard, options);
+    rank.kv_bytes_per_token = 2 * shard.layers.size() * shard.kv_heads.size() * model.head_dim *
+                              options.kv_bytes_per_value;
+    if (options.budget_bytes > 0) {
+      INFERD_TRY(FillKv(options, &rank));
+    }
+    ledger.kv_pages = i == 0 ? rank.kv_pages : std::min(ledger.kv_pages, rank.kv_pages);
+    ledger.ranks.push_back(rank);
+  }
+  ledger.kv_tokens = ledger.kv_pages * options.page_tokens;
+  return ledger;
+}
+
+std::string Describe(const MemoryLedger& ledger) {
+  std::string text = fmt::format("{:.2f} billion parameters; KV cache for {} tokens ({} pages)\n",
+                                 static_cast<double>(ledger.parameters) / 1e9,
+                                 ledger.kv_tokens,
+                                 ledger.kv_pages);
+  text += fmt::format("{:>4} {:>12} {:>12} {:>12} {:>12} {:>14}\n",
+                      "rank",
+                      "weights",
+                      "activations",
+                      "collectives",
+                      "KV cache",
+                      "KV per token");
+  for (const RankLedger& rank : ledger.ranks) {
+    text += fmt::format("{:>4} {:>12} {:>12} {:>12} {:>12} {:>10} KiB\n",
+                        rank.rank,
+                        Bytes(rank.weight_bytes),
+                        Bytes(rank.activation_bytes),
+                        Bytes(rank.collective_bytes),
+                        Bytes(rank.kv_bytes),
+                        fmt::format("{:.1f}", static_cast<double>(rank.kv_bytes_per_token) / 1024));
+  }
+  return text;
+}
+
+}  // namespace inferd::spec

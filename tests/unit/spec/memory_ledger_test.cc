@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/memory_ledger.h"
+
+#include "unit/spec/real_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace inferd::spec {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<ShardPlan> Plan(const ModelSpec& model, const ParallelSpec& parallel) {
+  auto shards = PlanShards(model, parallel, {});
+  EXPECT_TRUE(shards.ok()) << (shards.ok() ? "" : shards.error().message());
+  return shards.ok() ? *shards : std::vector<ShardPlan>();
+}
+
+TEST(MemoryLedger, CountsTheParametersThatModelCardsState) {
+  EXPECT_EQ(CountParameters(Llama2_70B()), 68'976'648'192);
+  EXPECT_EQ(CountParameters(Llama3_8B()), 8'030'261'248);
+  EXPECT_EQ(CountParameters(Llama3_70B()), 70'553'706'496);
+  EXPECT_EQ(CountParameters(Mixtral_8x7B()), 46'702'792'704);
+  EXPECT_EQ(CountParameters(Qwen2_72B()), 72'706'203'648);
+  EXPECT_EQ(CountParameters(Qwen3_30B_A3B()), 30'532'122'624);
+  EXPECT_EQ(CountParameters(Qwen25_05B()), 494'032'768);
+}
+
+TEST(MemoryLedger, Llama70BInHalfPrecisionIs128GiBAnd320KiBPerToken) {
+  const ModelSpec model = Llama2_70B();
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  EXPECT_NEAR(static_cast<double>(CountParameters(model)) * 2 / kGiB, 128.5, 0.05);
+  EXPECT_EQ(KvValuesPerToken(model) * 2, 320 * 1024);
+  EXPECT_EQ(KvValuesPerToken(Llama3_8B()) * 2, 128 * 1024);
+  EXPECT_EQ(KvValuesPerToken(Mixtral_8x7B()) * 2, 128 * 1024);
+  EXPECT_EQ(KvValuesPerToken(Qwen2_72B()) * 2, 320 * 1024);
+  EXPECT_EQ(KvValuesPerToken(Qwen3_30B_A3B()) * 2, 96 * 1024);
+  EXPECT_EQ(KvValuesPerToken(Qwen25_05B()) * 2, 12 * 1024);
+}
+
+TEST(MemoryLedger, ShardsOfAnEvenCutAddUpToTheModel) {
+  const ModelSpec model = Llama2_70B();
+  const auto shards = Plan(model, {.tp = 8});
+  std::int64_t sum = 0;
+  for (const ShardPlan& shard : shards) {
+    sum += CountParameters(model, shard);
+  }
+  // Norms are on every rank.
+  const std::int64_t norms = (2 * model.num_layers + 1) * model.hidden_size;
+  EXPECT_EQ(sum, CountParameters(model) + 7 * norms);
+}
+
+TEST(MemoryLedger, CutsTheKvCacheWithHeadsAndLayers) {
+  const ModelSpec model = Llama2_70B();
+  LedgerOptions options;
+  const auto whole = MakeLedger(model, Plan(model, {}), options);
+  const auto cut = MakeLedger(model, Plan(model, {.tp = 4, .pp = 2}), options);
+  ASSERT_TRUE(whole.ok() && cut.ok());
+  EXPECT_EQ(whole->ranks[0].kv_bytes_per_token, 320 * 1024);
+  for (const RankLedger& rank : cut->ranks) {
+    EXPECT_EQ(rank.kv_bytes_per_token, 40 * 1024);
+  }
+}
+
+TEST(MemoryLedger, FillsTheBudgetWithWholePages) {
+  const ModelSpec model = Llama3_8B();
+  LedgerOptions options;
+  options.budget_bytes = std::int64_t{24} << 30;
+  const auto ledger = MakeLedger(model, Plan(model, {}), options);
+  ASSERT_TRUE(ledger.ok()) << ledger.error().message();
+  const RankLedger& rank = ledger->ranks[0];
+  const std::int64_t used =
+      rank.weight_bytes + rank.activation_bytes + rank.collective_bytes + rank.kv_bytes;
+  const std::int64_t page = 32 * 128 * 1024;
+  EXPECT_LE(used, options.budget_bytes);
+  EXPECT_GT(used + page, options.budget_bytes);
+  EXPECT_EQ(ledger->kv_tokens, ledger->kv_pages * 32);
+  EXPECT_EQ(rank.collective_bytes, 0);
+}
+
+TEST(MemoryLedger, RefusesWhatDoesNotFitAndSaysWhatWould) {
+  const ModelSpec model = Llama3_8B();
+  LedgerOptions options;
+  options.budget_bytes = std::int64_t{8} << 30;
+  auto ledger = MakeLedger(model, Plan(model, {}), options);
+  ASSERT_FALSE(ledger.ok());
+  EXPECT_EQ(ledger.error().code(), Code::kResourceExhausted);
+  EXPECT_THAT(ledger.error().message(), HasSubstr("give at least"));
+
+  // Room for some sequences, but not for all.
+  options.budget_bytes = (std::int64_t{16} << 30) + (std::int64_t{1} << 28);
+  options.max_num_seqs = 1024;
+  ledger = MakeLedger(model, Plan(model, {}), options);
+  ASSERT_FALSE(ledger.ok());
+  EXPECT_THAT(ledger.error().message(), HasSubstr("--max-num-seqs of at most"));
+}
+
+TEST(MemoryLedger, TakesKnownWeightBytes) {
+  const ModelSpec model = Llama3_8B();
+  LedgerOptions options;
+  options.weight_bytes = {5, 7};
+  const auto ledger = MakeLedger(model, Plan(model, {.tp = 2}), options);
+  ASSERT_TRUE(ledger.ok());
+  EXPECT_EQ(ledger->ranks[0].weight_bytes, 5);
+  EXPECT_EQ(ledger->ranks[1].weight_bytes, 7);
+  options.weight_bytes = {5};
+  EXPECT_FALSE(MakeLedger(model, Plan(model, {.tp = 2}), options).ok());
+}
+
+TEST(MemoryLedger, DescribesEveryRank) {
+  const ModelSpec model = Llama3_8B();
+  LedgerOptions options;
+  options.budget_bytes = std::int64_t{24} << 30;
+  const auto ledger = MakeLedger(model, Plan(model, {.tp = 2}), options);
+  ASSERT_TRUE(ledger.ok());
+  const std::string text = Describe(*ledger);
+  EXPECT_THAT(text, HasSubstr("8.03 billion parameters"));
+  EXPECT_THAT(text, HasSubstr("7.48 GiB"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), 4);
+}
+
+}  // namespace
+}  // namespace inferd::spec
