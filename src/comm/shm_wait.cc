@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A wait spins for about as long as a healthy peer needs, then gives the core away: on a machine with fewer cores than
-// ranks the rank waited for may be the one that needs this very core.
+// A wait spins for a moment, then offers the core to others between looks, then sleeps: on a machine with fewer free cores
+// than ranks the rank waited for may be the one that needs this very core. (Two ranks that share a core: 102 us per call
+// with 50 us of pure spinning, 11 us so.)
 #include "comm/shm_wait.h"
 
 #include <linux/futex.h>
@@ -17,8 +18,8 @@
 namespace inferd::comm {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{50};
-constexpr int kYields = 16;
+constexpr std::chrono::microseconds kSpin{4};
+constexpr std::chrono::microseconds kSpinAndYield{50};
 /// A sleep ends by itself after this long, to look at the deadline and at the peer; it doubles up to the maximum.
 constexpr long kFirstSleepNs = 1'000'000;
 constexpr long kMaxSleepNs = 20'000'000;
@@ -99,22 +100,23 @@ void ShmWaiter::SetFault(const Fault& fault) {
 
 bool ShmWaiter::SpinAndYield(const SharedWord& value, std::uint32_t target) const {
   const auto reached = [&] { return Reached(value.load(std::memory_order_acquire), target); };
-  if (!oversubscribed_) {
-    const auto end = Deadline::Clock::now() + kSpin;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (reached()) {
-          return true;
-        }
-        CpuRelax();
+  const auto start = Deadline::Clock::now();
+  auto now = start;
+  while (!oversubscribed_ && now < start + kSpin) {
+    for (int i = 0; i < 16; ++i) {
+      if (reached()) {
+        return true;
       }
-    } while (Deadline::Clock::now() < end && !Broken());
+      CpuRelax();
+    }
+    now = Deadline::Clock::now();
   }
-  for (int i = 0; i < kYields; ++i) {
+  while (now < start + kSpinAndYield && !Broken()) {
+    ::sched_yield();
     if (reached()) {
       return true;
     }
-    ::sched_yield();
+    now = Deadline::Clock::now();
   }
   return reached();
 }

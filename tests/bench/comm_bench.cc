@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Median time of an all-reduce by backend, ranks and size. One JSON line per figure:
+//   comm_bench [max_ranks]
+// Ranks are processes on this host, dealt to its CPUs in turn; the time is that of rank 0, over calls back to back.
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace inferd::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTimeoutSeconds = 120;
+
+struct Setup {
+  std::string backend;
+  int ranks = 2;
+  std::vector<std::unique_ptr<TcpListener>> listeners;
+  std::vector<std::string> endpoints;
+};
+
+Result<std::unique_ptr<Communicator>> Join(const Setup& setup, int rank) {
+  GroupOptions options;
+  options.id = "bench-" + std::to_string(::getppid());
+  options.generation = static_cast<std::uint64_t>(setup.ranks);
+  options.rank = rank;
+  options.size = setup.ranks;
+  if (setup.backend == "shm") {
+    return JoinShm(options);
+  }
+  return JoinTcp(options, *setup.listeners[static_cast<std::size_t>(rank)], setup.endpoints, "bench");
+}
+
+void Pin(int rank) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(static_cast<std::size_t>(rank) % static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
+  ::sched_setaffinity(0, sizeof cpus, &cpus);
+}
+
+/// Runs one rank; rank 0 prints. Answers the exit status.
+int RunRank(const Setup& setup, int rank) {
+  auto joined = Join(setup, rank);
+  if (!joined.ok()) {
+    std::fprintf(stderr, "rank %d: %s\n", rank, joined.error().message().c_str());
+    return 1;
+  }
+  Communicator& comm = **joined;
+  for (std::size_t bytes = 256; bytes <= (4U << 20); bytes *= 4) {
+    std::vector<float> data(bytes / sizeof(float), 1.0F);
+    const int calls = bytes <= (64U << 10) ? 2000 : 100;
+    std::vector<double> times_us;
+    for (int call = 0; call < calls; ++call) {
+      const auto start = Clock::now();
+      if (auto done = comm.AllReduceSum(data); !done.ok()) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, done.error().message().c_str());
+        return 1;
+      }
+      times_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+      std::fill(data.begin(), data.end(), 1.0F);
+    }
+    std::sort(times_us.begin(), times_us.end());
+    if (rank == 0) {
+      std::printf(
+          "{\"bench\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"median_us\": %.2f, "
+          "\"p99_us\": %.2f}\n",
+          setup.backend.c_str(),
+          setup.ranks,
+          bytes,
+          times_us[times_us.size() / 2],
+          times_us[times_us.size() * 99 / 100]);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+int RunGroup(const std::string& backend, int ranks) {
+  Setup setup;
+  setup.backend = backend;
+  setup.ranks = ranks;
+  for (int r = 0; backend == "tcp" && r < ranks; ++r) {
+    auto listener = ListenTcp("127.0.0.1");
+    if (!listener.ok()) {
+      std::fprintf(stderr, "%s\n", listener.error().message().c_str());
+      return 1;
+    }
+    setup.endpoints.push_back((*listener)->endpoint());
+    setup.listeners.push_back(*std::move(listener));
+  }
+  std::vector<pid_t> children;
+  for (int r = 0; r < ranks; ++r) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::alarm(kTimeoutSeconds);
+      Pin(r);
+      ::_exit(RunRank(setup, r));
+    }
+    children.push_back(pid);
+  }
+  int failed = 0;
+  for (const pid_t pid : children) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    failed += status != 0 ? 1 : 0;
+  }
+  return failed;
+}
+
+}  // namespace
+}  // namespace inferd::comm
+
+int main(int argc, char** argv) {
+  const int max_ranks = argc > 1 ? std::clamp(std::atoi(argv[1]), 2, 8) : 4;
+  int failed = 0;
+  for (const char* backend : {"shm", "tcp"}) {
+    for (int ranks = 2; ranks <= max_ranks; ranks *= 2) {
+      failed += inferd::comm::RunGroup(backend, ranks);
+    }
+  }
+  return failed == 0 ? 0 : 1;
+}
