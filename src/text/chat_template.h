@@ -17,15 +17,15 @@ namespace inferd::text {
 
 /// Special token literals that templates refer to as bos_token, eos_token, ...; nullopt is undefined in the template.
 struct SpecialTokens {
-  std::optional<std::string> bos;
-  std::optional<std::string> eos;
-  std::optional<std::string> pad;
-  std::optional<std::string> unk;
+  std::optional<std::string> bos = std::nullopt;
+  std::optional<std::string> eos = std::nullopt;
+  std::optional<std::string> pad = std::nullopt;
+  std::optional<std::string> unk = std::nullopt;
 };
 
 struct RenderOptions {
   /// Seconds since 1970 that strftime_now formats (in local time); nullopt is the system's clock.
-  std::optional<std::int64_t> now_s;
+  std::optional<std::int64_t> now_s = std::nullopt;
 };
 
 /// Immutable and thread-safe. Render is bounded (1 million interpreter steps, 4 MiB of output) but may take

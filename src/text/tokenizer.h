@@ -46,8 +46,8 @@ struct Vocabulary {
 
 /// What a tokenizer.json does not say itself (see text/tokenizer_config.h for the file that does).
 struct TokenizerOptions {
-  std::optional<std::string> bos_token;
-  std::optional<std::string> eos_token;
+  std::optional<std::string> bos_token = std::nullopt;
+  std::optional<std::string> eos_token = std::nullopt;
 };
 
 struct EncodeOptions {

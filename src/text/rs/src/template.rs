@@ -7,11 +7,11 @@ use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
 use serde_json::{Map, Value as Json};
 
 use crate::ffi::Failure;
-use crate::python_json::{dumps, Style};
+use crate::python_json::{dumps, float_repr, Style};
 use crate::template_source::prepare;
 
 const NAME: &str = "chat_template";
@@ -121,11 +121,22 @@ fn strftime_now(now_s: i64, format: &str) -> Result<Value, Error> {
     String::from_utf8(buffer).map(Value::from).map_err(|_| fail("the result is not UTF-8"))
 }
 
+/// Floats print as in Python; everything else already does.
+fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match f64::try_from(value.clone()) {
+        Ok(number) if value.kind() == ValueKind::Number && !value.is_integer() && number.is_finite() => {
+            out.write_str(&float_repr(number)).map_err(Error::from)
+        }
+        _ => minijinja::escape_formatter(out, state, value),
+    }
+}
+
 fn new_environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(print);
     environment.set_fuel(Some(FUEL));
     environment.set_debug(true);
     environment.remove_global("debug");

@@ -96,7 +96,9 @@ impl Vocabulary<'_> {
     }
 
     /// Control and user-defined tokens, which are cut out of the text before anything else.
-    fn added_tokens(&self, sentence_piece: bool, map: &AHashMap<String, u32>) -> Vec<AddedToken> {
+    ///
+    /// Runs of spaces are found in the normalised text, as SentencePiece does, so that a literal U+2581 counts as a space.
+    fn added_tokens(&self, spaces_normalised: bool, sentence_piece: bool, map: &AHashMap<String, u32>) -> Vec<AddedToken> {
         // Phi-3's special tokens swallow the white space behind them; its GGUF files have no field to say so.
         let phi3 = sentence_piece && self.architecture == "phi3";
         (0..self.tokens.len())
@@ -111,7 +113,8 @@ impl Vocabulary<'_> {
                     return None;
                 }
                 let rstrip = phi3 && special && !matches!(content.as_str(), "<unk>" | "<s>" | "<|endoftext|>");
-                Some(AddedToken::from(content, special).normalized(false).rstrip(rstrip))
+                let normalised = spaces_normalised && !special && content.contains(' ');
+                Some(AddedToken::from(content, special).normalized(normalised).rstrip(rstrip))
             })
             .collect()
     }
@@ -152,7 +155,7 @@ fn build_byte_level(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Failure>
         merges.push((left.to_string(), right.to_string()));
     }
     let map = vocabulary.map(false);
-    let added = vocabulary.added_tokens(false, &map);
+    let added = vocabulary.added_tokens(false, false, &map);
     let model =
         BPE::builder().vocab_and_merges(map, merges).ignore_merges(rule.ignore_merges).build().map_err(fault)?;
     let mut tokenizer = Tokenizer::new(model);
@@ -189,7 +192,7 @@ fn build_sentence_piece(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Fail
     let prefix_space = vocabulary.add_space_prefix.unwrap_or(!vocabulary.architecture.starts_with("gemma"));
     let map = vocabulary.map(true);
     let merges = merges_from_scores(vocabulary, &map);
-    let added = vocabulary.added_tokens(true, &map);
+    let added = vocabulary.added_tokens(!prefix_space, true, &map);
     let mut builder = BPE::builder().vocab_and_merges(map, merges).fuse_unk(true).byte_fallback(true);
     if let Some(id) = vocabulary.unk_id {
         builder = builder.unk_token(vocabulary.spelling(id as usize, true));
