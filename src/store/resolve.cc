@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/resolve.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "store/hub.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
+namespace inferd::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The hub names repositories with these characters only.
+bool IsHubWord(std::string_view word) {
+  return !word.empty() && word.size() <= 96 && word.front() != '.' && word.front() != '-' &&
+         std::ranges::all_of(word, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+         });
+}
+
+std::string FolderName(std::string_view repo) {
+  std::string name(repo);
+  name.replace(name.find('/'), 1, "--");
+  return name;
+}
+
+// What other tools of the hub have downloaded already; empty if nothing.
+std::string InHubCache(const HubName& hub) {
+  const char* own = std::getenv("HF_HUB_CACHE");
+  const char* root = std::getenv("HF_HOME");
+  const char* user = std::getenv("HOME");
+  fs::path cache = own != nullptr ? fs::path(own)
+                   : root != nullptr
+                       ? fs::path(root) / "hub"
+                       : fs::path(user != nullptr ? user : ".") / ".cache/huggingface/hub";
+  const fs::path folder = cache / ("models--" + FolderName(hub.repo));
+  const auto revision = base::ReadFile((folder / "refs/main").string(), 256);
+  if (!revision.ok()) {
+    return {};
+  }
+  std::string hash = *revision;
+  while (!hash.empty() && std::isspace(static_cast<unsigned char>(hash.back())) != 0) {
+    hash.pop_back();
+  }
+  const fs::path snapshot = folder / "snapshots" / hash;
+  std::error_code ignored;
+  if (!IsHubWord(hash) || !fs::exists(snapshot / "config.json", ignored)) {
+    return {};
+  }
+  return snapshot.string();
+}
+
+Error NotFetched(std::string_view name, const std::string& path) {
+  return NotFound("model {} is not in the cache (no {}); run `inferd fetch {}`", name, path, name);
+}
+
+}  // namespace
+
+std::optional<HubName> ParseHubName(std::string_view name) {
+  HubName hub;
+  const auto colon = name.find(':');
+  if (colon != std::string_view::npos) {
+    hub.selector = name.substr(colon + 1);
+    if (!IsHubWord(hub.selector)) {
+      return std::nullopt;
+    }
+  }
+  const std::string_view repo = name.substr(0, colon);
+  const auto slash = repo.find('/');
+  if (slash == std::string_view::npos || !IsHubWord(repo.substr(0, slash)) ||
+      !IsHubWord(repo.substr(slash + 1))) {
+    return std::nullopt;
+  }
+  hub.repo = repo;
+  return hub;
+}
+
+std::string ModelCacheDir() { return base::CacheDir() + "/models"; }
+
+std::string CachedPath(const CatalogEntry& entry, const CatalogSource& source) {
+  if (source.files.empty()) {
+    return CachedPath(HubName{source.repo, ""});
+  }
+  // A file alone lies beside the others under its own name; several have a folder.
+  if (source.files.size() == 1) {
+    return ModelCacheDir() + "/" + source.files.front().name;
+  }
+  return ModelCacheDir() + "/" + entry.name;
+}
+
+std::string CachedPath(const HubName& hub) {
+  std::string path = ModelCacheDir() + "/" + FolderName(hub.repo);
+  return hub.selector.empty() ? path : path + "--" + hub.selector;
+}
+
+Result<std::string> ResolveModel(const std::string& name_or_path) {
+  if (name_or_path.empty()) {
+    return InvalidArgument("no model is named; use --model with a name, a file or a folder");
+  }
+  std::error_code error;
+  if (fs::exists(name_or_path, error)) {
+    return fs::absolute(name_or_path, error).lexically_normal().string();
+  }
+  INFERD_ASSIGN(const Catalog catalog, Catalog::Load());
+  if (const CatalogEntry* entry = catalog.Find(name_or_path); entry != nullptr) {
+    for (const CatalogSource& source : entry->sources) {
+      const std::string path = CachedPath(*entry, source);
+      if (IsComplete(path)) {
+        return path;
+      }
+      if (source.kind == SourceKind::kHf && source.files.empty()) {
+        if (std::string found = InHubCache({source.repo, ""}); !found.empty()) {
+          return found;
+        }
+      }
+    }
+    return NotFetched(entry->name, CachedPath(*entry, entry->sources.front()));
+  }
+  if (const auto hub = ParseHubName(name_or_path)) {
+    const std::string path = CachedPath(*hub);
+    if (IsComplete(path)) {
+      return path;
+    }
+    if (std::string found = InHubCache(*hub); !found.empty() && hub->selector.empty()) {
+      return found;
+    }
+    return NotFetched(name_or_path, path);
+  }
+  const std::string nearest = catalog.Nearest(name_or_path);
+  return NotFound("{} is neither a file, nor a folder, nor a model of the catalog{}",
+                  name_or_path,
+                  nearest.empty() ? "; `inferd fetch --list` shows the names"
+                                  : "; did you mean " + nearest + "?");
+}
+
+}  // namespace inferd::store
