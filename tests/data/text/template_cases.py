@@ -59,7 +59,8 @@ SMALL = {
                "{{ 'aXbX'.rstrip('X') }}{{ 'ab' * 2 }}{{ ', '.join(['p', 'q']) }}{{ 'find'.find('n') }}{{ 'x' in 'xyz' }}{{ 'n' ~ 1 ~ none ~ true }}",
     "items": "{% for k, v in {'b': 1, 'a': [2]}.items() %}{{ k }}={{ v }},{% endfor %}{% for k, v in {'z': 0, 'y': none} | items %}{{ k }}={{ v }};{% endfor %}"
              "{{ {'b': 1, 'a': 2}.keys() | list }}{{ {'b': 1}.get('b') }}{{ {'b': 1}.get('c', 'd') }}{% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}",
-    "python_text": "{{ true }} {{ none }} {{ 1.0 }} {{ 1e20 }} {{ [1, 'a', none, true, 2.5] }} {{ {'k': 'v', 'n': {'x': [1]}} }} {{ (1, 2) }} {{ \"it's\" }} {{ [\"it's\", 'q\"'] }}",
+    "python_text": "{{ true }} {{ none }} {{ 1.0 }} {{ 1e20 }} {{ [1, 'a', none, true, 2.5] }} {{ {'k': 'v', 'n': {'x': [1]}} }} {{ (1, 2) }} {{ \"it's\" }} {{ [\"it's\", 'q\"'] }}"
+                   "{{ [1e-7, 1e20, 2.0, [], {}, (1,)] }} {{ {'a': 1e-7} }} {{ 1e-7 | string }} {{ [0.5] | string }} {{ 'x' | string }} {{ none | string }} {{ 5 | string }}",
     "macro": "{% macro show(m, sep=': ') %}{{ m.role }}{{ sep }}{{ m.content or '' }}\n{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}{{ show(messages[0], sep='=') }}",
     "filters": "{{ nope | default('d') }}{{ '' | default('e', true) }}{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | join('|') }}"
                "{{ messages | rejectattr('role', 'in', ['user', 'tool']) | list | length }}{{ [3, 1, 2] | sort | join(',') }}{{ ' t ' | trim }}{{ 'abc' | first }}"

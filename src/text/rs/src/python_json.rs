@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `json.dumps` as Python writes it, over template values: what the `tojson` filter of transformers gives.
+//! Template values as Python writes them: `json.dumps`, which is the `tojson` filter of transformers, and `str`.
 
 use std::fmt::Write;
 
@@ -55,6 +55,65 @@ pub fn float_repr(value: f64) -> String {
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{mantissa}e{sign}{:02}", exponent.abs())
+}
+
+/// `str()` of a Python value: strings as they are, everything else as `repr`. Only floats need help: they print with
+/// exponents in Python, but not in the template library.
+pub fn python_str(value: &Value) -> String {
+    let mut out = String::new();
+    if value.as_str().is_some() || !python_repr(value, 0, &mut out) {
+        return value.to_string();
+    }
+    out
+}
+
+/// False for what has to be left to the template library: too deep, or not data.
+fn python_repr(value: &Value, depth: usize, out: &mut String) -> bool {
+    let kind = value.kind();
+    if depth > MAX_DEPTH || out.len() > MAX_BYTES {
+        return false;
+    }
+    if kind == ValueKind::Number && !value.is_integer() {
+        match f64::try_from(value.clone()) {
+            Ok(number) if number.is_finite() => out.push_str(&float_repr(number)),
+            _ => out.push_str(&value.to_string()),
+        }
+        return true;
+    }
+    let (open, close) = match kind {
+        ValueKind::Map => ("{", "}"),
+        ValueKind::Seq if value.is_tuple() => ("(", if value.len() == Some(1) { ",)" } else { ")" }),
+        ValueKind::Seq => ("[", "]"),
+        ValueKind::Number | ValueKind::Bool | ValueKind::None => {
+            out.push_str(&value.to_string());
+            return true;
+        }
+        ValueKind::String => {
+            let _ = write!(out, "{value:?}");
+            return true;
+        }
+        _ => return false,
+    };
+    let Ok(items) = value.try_iter() else {
+        return false;
+    };
+    out.push_str(open);
+    for (index, item) in items.enumerate() {
+        if index > 0 {
+            out.push_str(", ");
+        }
+        if !python_repr(&item, depth + 1, out) {
+            return false;
+        }
+        if kind == ValueKind::Map {
+            out.push_str(": ");
+            if !value.get_item(&item).is_ok_and(|held| python_repr(&held, depth + 1, out)) {
+                return false;
+            }
+        }
+    }
+    out.push_str(close);
+    true
 }
 
 struct Writer<'a> {

@@ -11,7 +11,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State};
 use serde_json::{Map, Value as Json};
 
 use crate::ffi::Failure;
-use crate::python_json::{dumps, float_repr, Style};
+use crate::python_json::{dumps, python_str, Style};
 use crate::template_source::prepare;
 
 const NAME: &str = "chat_template";
@@ -121,13 +121,18 @@ fn strftime_now(now_s: i64, format: &str) -> Result<Value, Error> {
     String::from_utf8(buffer).map(Value::from).map_err(|_| fail("the result is not UTF-8"))
 }
 
-/// Floats print as in Python; everything else already does.
+/// Numbers and containers print as in Python.
 fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    match f64::try_from(value.clone()) {
-        Ok(number) if value.kind() == ValueKind::Number && !value.is_integer() && number.is_finite() => {
-            out.write_str(&float_repr(number)).map_err(Error::from)
-        }
+    match value.kind() {
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => out.write_str(&python_str(value)).map_err(Error::from),
         _ => minijinja::escape_formatter(out, state, value),
+    }
+}
+
+fn string(value: &Value) -> Value {
+    match value.kind() {
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => Value::from(python_str(value)),
+        _ => Value::from(value.to_string()),
     }
 }
 
@@ -141,6 +146,7 @@ fn new_environment() -> Result<Environment<'static>, Error> {
     environment.set_debug(true);
     environment.remove_global("debug");
     environment.add_filter("tojson", tojson);
+    environment.add_filter("string", string);
     environment.add_test("sequence", is_sequence);
     environment.add_test("iterable", is_iterable);
     environment.add_function("raise_exception", raise_exception);
