@@ -48,9 +48,9 @@ def FreePort() -> int:
         return s.getsockname()[1]
 
 
-def Start(server: str, model: Path, log) -> tuple[subprocess.Popen, int]:
+def Start(server: str, model: Path, log, context: int = 64) -> tuple[subprocess.Popen, int]:
     port = FreePort()
-    command = [server, "-m", model, "--host", "127.0.0.1", "--port", port, "-c", 64, "-t", 1]
+    command = [server, "-m", model, "--host", "127.0.0.1", "--port", port, "-c", context, "-t", 1]
     command += ["-ctk", "f32", "-ctv", "f32", "-fa", "off", "-np", 1, "--no-warmup", "--no-webui"]
     process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=log)
     deadline = time.monotonic() + START_TIMEOUT_S
