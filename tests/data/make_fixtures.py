@@ -26,7 +26,7 @@ MAX_TRIES = 400
 
 def WriteConfig(fixture: Fixture, folder: Path) -> None:
     dtype = "float32" if fixture.dtype == "F32" else "bfloat16"
-    config = fixture.config | dict(torch_dtype=dtype)
+    config = fixture.config | {"dtype" if fixture.new_keys else "torch_dtype": dtype}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     spec = tiny_tokenizer.TOKENIZERS[fixture.tokenizer]["gguf"]
     generation = dict(eos_token_id=fixture.config["eos_token_id"], do_sample=False)
