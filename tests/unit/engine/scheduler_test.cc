@@ -95,7 +95,7 @@ class SchedulerTest : public testing::Test {
       for (std::int32_t group = 0; group < options_.num_groups; ++group) {
         Complete(group);
       }
-      if (steps > 10'000) {
+      if (steps > 10'000 || HasFatalFailure() || !replica_->problem().empty()) {
         ADD_FAILURE() << "does not end";
         break;
       }
