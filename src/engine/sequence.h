@@ -18,9 +18,12 @@ namespace inferd::engine {
 /// any -> kFinished: final event given; the object stays until its last step in flight completes.
 enum class SequenceState : std::uint8_t { kHeld, kWaiting, kPrefill, kDecode, kPreempted, kFinished };
 
-struct Sequence {
-  // Read for every decode row of every step.
+struct alignas(64) Sequence {
+  // Used for every decode row of every step: few cache lines, in front.
   SequenceState state = SequenceState::kWaiting;
+  bool row_opened = false;     // OpenRow is planned
+  bool planned_once = false;   // queue_deadline_ns is met
+  bool answered_once = false;  // an event with a token was given
   std::int32_t group = -1;
   std::int32_t row = -1;
   std::int32_t outstanding = 0;       // steps in flight with work of it
@@ -30,23 +33,21 @@ struct Sequence {
   std::int64_t page_capacity = 0;     // pages.size() * page size
   std::int64_t last_step = -1;        // last planned work
   std::int64_t sample_step = -1;      // last planned sample since the row was opened
+  std::int64_t num_pages_sent = 0;    // the worker's page table holds that many
   std::int64_t num_computed = 0;      // positions whose steps have completed
-
-  std::int64_t order = 0;  // of arrival
+  std::int64_t num_committed = 0;     // leading blocks that are cached, or were offered to the cache
   std::int64_t num_prompt = 0;
   std::int64_t num_cached = 0;  // prompt tokens of the first admission that came from the prefix cache
   std::vector<std::int32_t> tokens;
+
+  // Used now and then.
+  std::vector<Hash128> keys;  // of the leading full blocks, as far as needed yet
   std::vector<std::int32_t> pages;
-  std::vector<Hash128> keys;     // of the leading full blocks, as far as needed yet
-  std::int64_t num_committed = 0;  // leading blocks that are cached, or were offered to the cache
   std::uint64_t chain_serial = BlockManager::kRoot;  // of block num_committed - 1
-  std::int64_t num_hit_pages = 0;   // leading pages taken from the cache at this admission
-  std::int64_t num_pages_sent = 0;  // the worker's page table holds that many
-  bool row_opened = false;          // OpenRow is planned
-  bool planned_once = false;        // queue_deadline_ns is met
-  bool answered_once = false;       // an event with a token was given
-  std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none
-  SequenceRequest request;          // its prompt has moved to `tokens`
+  std::int64_t num_hit_pages = 0;                    // leading pages taken from the cache at this admission
+  std::int64_t order = 0;                            // of arrival
+  std::int64_t prompt_logprobs_given = 1;            // positions below; position 0 has none
+  SequenceRequest request;                           // its prompt has moved to `tokens`
 
   std::int64_t num_output() const { return static_cast<std::int64_t>(tokens.size()) - num_prompt; }
   bool is_running() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }

@@ -17,6 +17,11 @@ std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
   spec::StepPlan plan;
   plan.generation = generation_;
   plan.step = next_step_;
+  std::size_t num_running = 0;
+  for (const auto& group : groups_) {
+    num_running += group->running.size();
+  }
+  plan.work.reserve(num_running + 1);
   PlanWork(&plan);
   // Rows that planning itself took away are free from the next attempt on. With nothing in flight there is no result to
   // wait for, so a plan must come out.
@@ -105,7 +110,8 @@ void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::Step
   }
   group->decode_cursor = 0;
   std::int64_t left = DecodeLimit(*group);
-  for (Sequence* sequence : candidates_) {
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    Sequence* sequence = candidates_[i];
     if (sequence->state != SequenceState::kDecode) {
       continue;  // preempted for one before it
     }
