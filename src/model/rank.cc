@@ -351,8 +351,10 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request, const
   INFERD_TRY(CheckShard(model.spec, request.shard));
   INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
                 ops::MakeCpuDevice({.threads = request.threads, .cpus = request.cpus}));
-  INFERD_ASSIGN(ShardWeights weights, LoadWeights(model, request.shard, *device,
-                                                  {.threads = request.threads, .progress = progress}));
+  LoadWeightsOptions load_options;
+  load_options.threads = request.threads;
+  load_options.progress = progress;
+  INFERD_ASSIGN(ShardWeights weights, LoadWeights(model, request.shard, *device, load_options));
   ShardOptions options;
   options.max_batched_tokens = request.max_batched_tokens;
   options.max_num_seqs = request.max_num_seqs;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logits of every family against transformers, from its HF folder and its GGUF twin.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "unit/model/harness.h"
+
+namespace inferd::model {
+namespace {
+
+struct Case {
+  std::string family;
+  std::string file;  // empty: the folder
+};
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  for (const auto& entry : std::filesystem::directory_iterator(INFERD_TEST_DATA)) {
+    if (!std::filesystem::exists(entry.path() / "golden.safetensors")) {
+      continue;
+    }
+    const std::string family = entry.path().filename().string();
+    cases.push_back({family, {}});
+    for (const auto& file : std::filesystem::directory_iterator(entry.path())) {
+      const std::string name = file.path().filename().string();
+      // Of a split file the first part names the whole.
+      if (name.ends_with(".gguf") && (name.find("-of-") == std::string::npos || name.find("-00001-of-") != std::string::npos)) {
+        cases.push_back({family, name});
+      }
+    }
+  }
+  std::sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
+    return std::pair(a.family, a.file) < std::pair(b.family, b.file);
+  });
+  return cases;
+}
+
+class GoldenTest : public testing::TestWithParam<Case> {
+ protected:
+  // Largest absolute difference; infinite for NaN.
+  static float Worst(const std::vector<std::int32_t>& ids, const std::vector<float>& expected, bool float_arithmetic) {
+    ShardSetOptions options;
+    options.max_model_len = static_cast<std::int64_t>(ids.size());
+    options.float_arithmetic = float_arithmetic;
+    auto set = ShardSet::Make(DataPath(GetParam().family, GetParam().file), options);
+    if (!set.ok()) {
+      ADD_FAILURE() << set.error().message();
+      return INFINITY;
+    }
+    auto logits = (*set)->Run({ids}, InChunks({ids}, static_cast<std::int64_t>(ids.size())));
+    if (!logits.ok() || (*logits)[0].size() != expected.size()) {
+      ADD_FAILURE() << (logits.ok() ? "wrong number of logits" : logits.error().message());
+      return INFINITY;
+    }
+    float worst = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const float difference = std::abs((*logits)[0][i] - expected[i]);
+      worst = std::isfinite(difference) ? std::max(worst, difference) : INFINITY;
+    }
+    return worst;
+  }
+};
+
+TEST_P(GoldenTest, LogitsMatchWithFloatArithmetic) {
+  const Golden golden = ReadGolden(GetParam().family);
+  EXPECT_LE(Worst(golden.ints.at("input_ids"), golden.floats.at("logits"), true), golden.tolerance);
+  if (golden.ints.contains("short_input_ids")) {
+    EXPECT_LE(Worst(golden.ints.at("short_input_ids"), golden.floats.at("short_logits"), true), golden.tolerance);
+  }
+}
+
+// As served by default: F32 weights are exact, BF16 weights meet activations and KV rounded to bf16 (8 bits of mantissa),
+// as in any bf16 run of the reference; that costs a share of the largest logit, not an absolute amount.
+TEST_P(GoldenTest, LogitsMatchAsServed) {
+  const Golden golden = ReadGolden(GetParam().family);
+  const auto& expected = golden.floats.at("logits");
+  float largest = 0;
+  for (const float logit : expected) {
+    largest = std::max(largest, std::abs(logit));
+  }
+  const bool is_exact = golden.tolerance < 1e-2F;
+  const float worst = Worst(golden.ints.at("input_ids"), expected, false);
+  EXPECT_LE(worst, is_exact ? golden.tolerance : 3e-2F * largest) << "largest logit " << largest;
+}
+
+std::string CaseName(const testing::TestParamInfo<Case>& param) {
+  std::string name = param.param.family + (param.param.file.empty() ? "" : "_gguf");
+  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTest, testing::ValuesIn(AllCases()), CaseName);
+
+}  // namespace
+}  // namespace inferd::model
