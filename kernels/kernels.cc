@@ -2,10 +2,13 @@
 // The tables of kernels, one per instruction set.
 #include "kernels/kernels.h"
 
+#include "kernels/attention/attention_avx2.h"
 #include "kernels/attention/attention_avx512.h"
 #include "kernels/attention/attention_ref.h"
+#include "kernels/matmul/matmul_avx2.h"
 #include "kernels/matmul/matmul_avx512.h"
 #include "kernels/matmul/matmul_ref.h"
+#include "kernels/rows/rows_avx2.h"
 #include "kernels/rows/rows_avx512.h"
 #include "kernels/rows/rows_ref.h"
 
@@ -23,6 +26,22 @@ const KernelTable& ScalarKernels() {
       .gate_mul = GateMulScalar,
       .add = AddScalar,
       .axpy = AxpyScalar,
+  };
+  return kTable;
+}
+
+const KernelTable& Avx2Kernels() {
+  static constexpr KernelTable kTable = {
+      .name = "avx2",
+      .matmul = MatMulAvx2,
+      .attention_bf16 = AttentionBf16Avx2,
+      .attention_float = AttentionFloatAvx2,
+      .quantize = QuantizeAvx2,
+      .to_bf16 = ToBf16Avx2,
+      .rms_norm = RmsNormAvx2,
+      .gate_mul = GateMulAvx2,
+      .add = AddAvx2,
+      .axpy = AxpyAvx2,
   };
   return kTable;
 }

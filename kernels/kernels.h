@@ -39,7 +39,7 @@ struct MatMulArgs {
 };
 
 /// Rows a kernel takes per pass over the panel; more are done in several passes inside the kernel.
-inline constexpr int kMatMulRows = 256;
+inline constexpr int kMatMulRows = 512;
 /// Decoded k blocks kept in the first-level cache at a time.
 inline constexpr int kMatMulChunk = 28;
 inline constexpr std::size_t kMatMulScratch = kMatMulRows * kPanelRows * 4 + kMatMulChunk * 1536 + 4096;

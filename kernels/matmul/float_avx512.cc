@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with bf16, float and half panels: one tile family of 1..12 tokens x 32 rows, one accumulator per (row, token),
-// k ascending. Bytes moved: the panel once per 256 rows.
+// k ascending. Bytes moved: the panel once per 512 rows.
 #include "kernels/matmul/int8_avx512.h"
 #include "kernels/matmul/matmul_avx512.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of any batch with int8 forms: a chunk of a panel is decoded to bytes in the first-level cache and used by tiles
-// of up to 6 tokens x 32 rows. Byte forms are their own decoded blocks. Bytes moved: the panel once per 256 rows, the
+// of up to 6 tokens x 32 rows. Byte forms are their own decoded blocks. Bytes moved: the panel once per 512 rows, the
 // activations once per panel.
 #include "kernels/matmul/int8_avx512.h"
 #include "kernels/matmul/matmul_avx512.h"

@@ -206,6 +206,12 @@ Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
     }
     return &kernels::Avx512Kernels();
   }
+  if (isa == "avx2" || (isa == "auto" && kernels::CpuHasAvx2())) {
+    if (!kernels::CpuHasAvx2()) {
+      return FailedPrecondition("this CPU lacks AVX2, FMA or BMI2: use auto");
+    }
+    return &kernels::Avx2Kernels();
+  }
   if (isa == "auto") {
     return &kernels::ScalarKernels();
   }

@@ -113,6 +113,9 @@ std::vector<DType> WeightTypes() {
 
 std::vector<const KernelTable*> Tables() {
   std::vector<const KernelTable*> tables = {&ScalarKernels()};
+  if (CpuHasAvx2()) {
+    tables.push_back(&Avx2Kernels());
+  }
   if (CpuHasAvx512()) {
     tables.push_back(&Avx512Kernels());
   }

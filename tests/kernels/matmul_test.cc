@@ -165,14 +165,14 @@ TEST_P(MatMul, MatchesDoubleArithmetic) {
 
 TEST_P(MatMul, RowsDoNotDependOnTheBatch) {
   const auto [table, type] = GetParam();
-  constexpr std::int64_t kRows = 300;  // more than one pass of kMatMulRows
+  constexpr std::int64_t kRows = kMatMulRows + 44;  // more than one pass of kMatMulRows
   Problem problem(type, {70, BlockElements(type) == 1 ? 129 : 1280}, kRows);
   std::vector<float> alone;
   for (std::int64_t t = 0; t < kRows; ++t) {
     const std::vector<float> row = problem.Run(*table, t, 1, 1, true);
     alone.insert(alone.end(), row.begin(), row.end());
   }
-  for (const std::int64_t m : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 31, 32, 50, 64, 257, 300}) {
+  for (const std::int64_t m : std::initializer_list<std::int64_t>{2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 31, 32, 50, 64, 257, kRows}) {
     const std::int64_t first = kRows - m;
     const std::vector<float> y = problem.Run(*table, first, m, static_cast<int>(m % 3) + 1, true);
     EXPECT_EQ(std::memcmp(y.data(), alone.data() + first * problem.n(), y.size() * 4), 0) << "m = " << m;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Cuts a product into passes of kMatMulRows and picks the vector kernel by form and batch.
+#include "kernels/matmul/matmul_avx2.h"
 #include "kernels/matmul/matmul_avx512.h"
 
 namespace inferd::kernels {
 namespace {
 
-void Pass(const MatMulArgs& args) {
+void PassAvx512(const MatMulArgs& args) {
   if (!IsInt8Form(args.form)) {
     return FloatMatMulAvx512(args);
   }
@@ -14,9 +16,9 @@ void Pass(const MatMulArgs& args) {
   return LayoutOf(args.form).super_k == 32 ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);
 }
 
-}  // namespace
+void PassAvx2(const MatMulArgs& args) { return IsInt8Form(args.form) ? Int8MatMulAvx2(args) : FloatMatMulAvx2(args); }
 
-void MatMulAvx512(const MatMulArgs& args) {
+void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
   MatMulArgs pass = args;
   for (std::int64_t token = 0; token < args.m; token += kMatMulRows) {
     pass.m = args.m - token < kMatMulRows ? args.m - token : kMatMulRows;
@@ -28,8 +30,14 @@ void MatMulAvx512(const MatMulArgs& args) {
       pass.a_float = args.a_float + token * args.ld_float;
     }
     pass.y = args.y + token * args.ldy;
-    Pass(pass);
+    body(pass);
   }
 }
+
+}  // namespace
+
+void MatMulAvx512(const MatMulArgs& args) { InPasses(args, PassAvx512); }
+
+void MatMulAvx2(const MatMulArgs& args) { InPasses(args, PassAvx2); }
 
 }  // namespace inferd::kernels

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows are done one after the other, so a row's bits do not depend on its tile; the rows of a tile find K and V in the
+// cache. Arithmetic as in kernels.h, a bf16 pair as two fma (odd, then even).
+#include "kernels/attention/attention_avx2.h"
+
+#include "kernels/simd_avx2.h"
+
+namespace inferd::kernels {
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr float kInfinity = __builtin_inff();
+
+struct Bf16Pages {
+  static constexpr int kValueBytes = 2;
+  static constexpr int kPerStep = 2;
+  INFERD_INLINE static __m256 Add(__m256 f, __m256i kv, __m256i x) {
+    return _mm256_fmadd_ps(Even(kv), Even(x), _mm256_fmadd_ps(Odd(kv), Odd(x), f));
+  }
+};
+struct FloatPages {
+  static constexpr int kValueBytes = 4;
+  static constexpr int kPerStep = 1;
+  INFERD_INLINE static __m256 Add(__m256 f, __m256i kv, __m256i x) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(kv), _mm256_castsi256_ps(x), f);
+  }
+};
+
+// Stores eight floats at place i of an array in page format.
+template <class Pages>
+INFERD_INLINE inline void StoreRounded(std::uint8_t* out, std::int64_t i, __m256 v) {
+  if constexpr (Pages::kValueBytes == 4) {
+    Store(out + i * 4, _mm256_castps_si256(v));
+  } else {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), _mm256_castsi256_si128(packed));
+  }
+}
+
+struct RowState {
+  alignas(32) float o[kMaxHeadDim];
+  alignas(32) float s[kSoftmaxTokens];
+  alignas(32) std::uint8_t p[kSoftmaxTokens * 4];
+  alignas(32) std::uint8_t q[kMaxHeadDim * 4];
+  __m256 l;
+  float m;
+};
+
+template <class Pages>
+void ScorePage(const std::uint8_t* q, std::int64_t steps, const std::uint8_t* k, float* s) {
+  __m256 f[4];
+  Unroll<4>([&](auto c) INFERD_INLINE { f[c] = _mm256_setzero_ps(); });
+  for (std::int64_t step = 0; step < steps; ++step, k += 128, q += 4) {
+    const __m256i x = Broadcast4(q);
+    Unroll<4>([&](auto c) INFERD_INLINE { f[c] = Pages::Add(f[c], Load(k + c * 32), x); });
+  }
+  Unroll<4>([&](auto c) INFERD_INLINE { _mm256_store_ps(s + c * 8, f[c]); });
+}
+
+template <class Pages>
+void AddValues(const std::uint8_t* p, const std::uint8_t* v, std::int64_t head_dim, float* o) {
+  for (std::int64_t d = 0; d < head_dim; d += 16) {
+    __m256 f0 = _mm256_load_ps(o + d);
+    __m256 f1 = _mm256_load_ps(o + d + 8);
+    const std::uint8_t* at = v + d * 4;
+    for (int step = 0; step < kPageTokens / Pages::kPerStep; ++step, at += head_dim * 4) {
+      const __m256i x = Broadcast4(p + step * 4);
+      f0 = Pages::Add(f0, Load(at), x);
+      f1 = Pages::Add(f1, Load(at + 32), x);
+    }
+    _mm256_store_ps(o + d, f0);
+    _mm256_store_ps(o + d + 8, f1);
+  }
+}
+
+// Tokens [begin, end) of the chunk are seen, at least one of them.
+template <class Pages>
+void Softmax(const AttentionArgs& args, RowState& t, std::int64_t begin, std::int64_t end, int tokens) {
+  __m256 top = _mm256_set1_ps(-kInfinity);
+  for (int i = 0; i < tokens; i += 8) {
+    const __m256 seen = _mm256_castsi256_ps(_mm256_andnot_si256(FirstLanes(begin - i), FirstLanes(end - i)));
+    __m256 x = _mm256_load_ps(t.s + i);
+    if (args.softcap > 0) {
+      x = Tanh(_mm256_mul_ps(x, _mm256_set1_ps(args.scale / args.softcap)));
+      x = _mm256_mul_ps(x, _mm256_set1_ps(args.softcap * kLog2E));
+    } else {
+      x = _mm256_mul_ps(x, _mm256_set1_ps(args.scale * kLog2E));
+    }
+    x = _mm256_blendv_ps(_mm256_set1_ps(-kInfinity), x, seen);
+    _mm256_store_ps(t.s + i, x);
+    top = _mm256_max_ps(top, x);
+  }
+  const float chunk_top = MaxLanes(top);
+  const float m = t.m > chunk_top ? t.m : chunk_top;
+  __m256 sum = _mm256_setzero_ps();
+  for (int i = 0; i < tokens; i += 8) {
+    const __m256 seen = _mm256_castsi256_ps(_mm256_andnot_si256(FirstLanes(begin - i), FirstLanes(end - i)));
+    const __m256 e = _mm256_and_ps(seen, Exp2(_mm256_sub_ps(_mm256_load_ps(t.s + i), _mm256_set1_ps(m))));
+    sum = _mm256_add_ps(sum, e);
+    StoreRounded<Pages>(t.p, i, e);
+  }
+  if (m > t.m) {
+    const __m256 rescale = Exp2(_mm256_set1_ps(t.m - m));
+    t.l = _mm256_mul_ps(t.l, rescale);
+    for (std::int64_t d = 0; d < args.head_dim; d += 8) {
+      _mm256_store_ps(t.o + d, _mm256_mul_ps(_mm256_load_ps(t.o + d), rescale));
+    }
+  }
+  t.l = _mm256_add_ps(t.l, sum);
+  t.m = m;
+}
+
+void Finish(const AttentionArgs& args, const RowState& t, int row) {
+  float l = SumLanes(t.l);
+  float factor = 1.0f;
+  if (args.sink != nullptr) {
+    const float sink = args.sink[row] * kLog2E;
+    const float m = t.m > sink ? t.m : sink;
+    factor = _mm256_cvtss_f32(Exp2(_mm256_set1_ps(t.m - m)));
+    l = l * factor + _mm256_cvtss_f32(Exp2(_mm256_set1_ps(sink - m)));
+  }
+  const __m256 inverse = _mm256_set1_ps(factor / l);
+  for (std::int64_t d = 0; d < args.head_dim; d += 8) {
+    _mm256_storeu_ps(args.y[row] + d, _mm256_mul_ps(_mm256_load_ps(t.o + d), inverse));
+  }
+}
+
+template <class Pages>
+void AttendRow(const AttentionArgs& args, int row) {
+  RowState t;
+  t.l = _mm256_setzero_ps();
+  t.m = -kInfinity;
+  for (std::int64_t d = 0; d < args.head_dim; d += 8) {
+    _mm256_store_ps(t.o + d, _mm256_setzero_ps());
+    StoreRounded<Pages>(t.q, d, _mm256_loadu_ps(args.q[row] + d));
+  }
+  const std::int64_t end = args.pos[row] + 1;
+  const std::int64_t begin = args.window > 0 && end > args.window ? end - args.window : 0;
+  const std::int64_t last_page = (end + kPageTokens - 1) / kPageTokens;
+  const std::int64_t side_bytes = kPageTokens * args.head_dim * Pages::kValueBytes;
+  constexpr int kPages = kSoftmaxTokens / kPageTokens;
+  for (std::int64_t base = begin / kSoftmaxTokens * kSoftmaxTokens; base < end; base += kSoftmaxTokens) {
+    const std::uint8_t* page[kPages] = {};
+    int pages = 0;
+    for (; pages < kPages && base / kPageTokens + pages < last_page; ++pages) {
+      const auto index = static_cast<std::size_t>(args.pages[base / kPageTokens + pages]);
+      page[pages] = reinterpret_cast<const std::uint8_t*>(args.base) + index * args.page_bytes;
+      ScorePage<Pages>(t.q, args.head_dim / Pages::kPerStep, page[pages], t.s + pages * kPageTokens);
+    }
+    Softmax<Pages>(args, t, begin - base, end - base, pages * kPageTokens);
+    for (int i = 0; i < pages; ++i) {
+      AddValues<Pages>(t.p + i * kPageTokens * Pages::kValueBytes, page[i] + side_bytes, args.head_dim, t.o);
+    }
+  }
+  Finish(args, t, row);
+}
+
+template <class Pages>
+void Attend(const AttentionArgs& args) {
+  for (int row = 0; row < args.rows; ++row) {
+    AttendRow<Pages>(args, row);
+  }
+}
+
+}  // namespace
+
+void AttentionBf16Avx2(const AttentionArgs& args) { Attend<Bf16Pages>(args); }
+
+void AttentionFloatAvx2(const AttentionArgs& args) { Attend<FloatPages>(args); }
+
+}  // namespace inferd::kernels
