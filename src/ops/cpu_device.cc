@@ -143,6 +143,8 @@ void CpuDevice::MatMul(const Activations& act, std::int64_t rows, std::span<cons
   jobs_.clear();
   for (const MatMulTask& task : tasks) {
     const auto& matrix = static_cast<const CpuMatrix&>(*task.weight);
+    INFERD_CHECK((static_cast<const CpuActivations&>(act).forms() & matrix.form()) != 0);
+    INFERD_CHECK(act.k() == matrix.k() && rows <= act.max_rows());
     PanelJob job = {matrix.Args(), matrix.num_panels(), static_cast<double>(matrix.panel_bytes())};
     static_cast<const CpuActivations&>(act).SetInputs(0, &job.args);
     job.args.m = rows;
