@@ -46,6 +46,10 @@ struct Transfer {
   std::function<bool(const char*, std::size_t)> write;
   bool write_failed = false;
   bool cancelled = false;
+  bool stalled = false;
+  // When `seen` bytes had been received for the first time.
+  std::int64_t seen = -1;
+  std::chrono::steady_clock::time_point seen_at = {};
 };
 
 std::size_t OnData(char* data, std::size_t size, std::size_t count, void* user) {
@@ -61,10 +65,19 @@ std::size_t OnData(char* data, std::size_t size, std::size_t count, void* user) 
 
 int OnProgress(void* user,
                curl_off_t total,
-               curl_off_t /*now*/,
+               curl_off_t /*down_now*/,
                curl_off_t /*up_total*/,
                curl_off_t /*up_now*/) {
   auto* transfer = static_cast<Transfer*>(user);
+  const auto now = std::chrono::steady_clock::now();
+  if (transfer->received != transfer->seen) {
+    transfer->seen = transfer->received;
+    transfer->seen_at = now;
+  } else if (now - transfer->seen_at >
+             std::chrono::milliseconds(transfer->request.stall_timeout_ms)) {
+    transfer->stalled = true;
+    return 1;
+  }
   if (!transfer->request.progress) {
     return 0;
   }
@@ -124,6 +137,10 @@ Outcome Perform(Transfer* transfer) {
   curl_easy_getinfo(curl.get(), CURLINFO_RETRY_AFTER, &retry_after_s);
   outcome.retry_after_ms = std::min<std::int64_t>(retry_after_s * 1000, kMaxRetryAfterMs);
   outcome.message = error_text[0] != '\0' ? error_text : curl_easy_strerror(outcome.code);
+  if (transfer->stalled) {
+    outcome.code = CURLE_OPERATION_TIMEDOUT;
+    outcome.message = fmt::format("no data for {} ms", request.stall_timeout_ms);
+  }
   return outcome;
 }
 
@@ -258,7 +275,7 @@ Result<> FillPart(const DownloadRequest& request, int fd) {
     if (request.bytes > 0 && have == request.bytes) {
       return {};
     }
-    Transfer transfer{request, have, 0, {}, false, false};
+    Transfer transfer{.request = request, .offset = have, .write = {}};
     transfer.write = [&](const char* data, std::size_t size) {
       const auto end = transfer.offset + transfer.received + static_cast<std::int64_t>(size);
       return (request.bytes <= 0 || end <= request.bytes) && WriteAll(fd, data, size);
@@ -338,7 +355,7 @@ Result<> Download(const DownloadRequest& request) {
 Result<std::string> GetText(const DownloadRequest& request, std::int64_t max_bytes) {
   for (int attempt = 1;; ++attempt) {
     std::string text;
-    Transfer transfer{request, 0, 0, {}, false, false};
+    Transfer transfer{.request = request, .write = {}};
     transfer.write = [&](const char* data, std::size_t size) {
       if (text.size() + size > static_cast<std::size_t>(max_bytes)) {
         return false;
