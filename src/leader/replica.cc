@@ -115,6 +115,7 @@ void Replica::CheckStuckSend() {
 
 void Replica::Loop() {
   phase_.store(Phase::kLoading);
+  scheduler_.Reset(generation_);  // Plans carry the generation of the ranks from the first one on.
   ranks_.BeginGeneration(generation_);
   std::vector<Event> events;
   while (!stop_.load()) {

@@ -280,16 +280,14 @@ class Loader {
     return device_.Pack(DType::kF32, std::as_bytes(std::span(wide)), n, k, static_cast<std::size_t>(k) * sizeof(float));
   }
 
-  // Largest first, each thread taking the next one when it is free.
+  // Largest first.
   Result<> PackAll(const LoadWeightsOptions& options) {
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) { return a.bytes > b.bytes; });
     for (const PackJob& job : jobs_) {
       total_bytes_ += job.bytes;
     }
     options_ = &options;
-    device_.ParallelFor(std::max(options.threads, 1), this, [](void* opaque, std::int64_t) {
-      static_cast<Loader*>(opaque)->PackUntilDone();
-    });
+    PackUntilDone();  // Pack itself is one parallel region per matrix; regions do not nest.
     if (failure_) {
       return *std::move(failure_);
     }

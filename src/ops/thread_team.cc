@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace inferd::ops {
@@ -139,6 +140,8 @@ void ThreadTeam::Run(Body body, void* context) {
     body(context, 0);
     return;
   }
+  INFERD_CHECK_MSG(!running_, "parallel regions do not nest");
+  running_ = true;
   body_ = body;
   context_ = context;
   Publish();
@@ -147,6 +150,7 @@ void ThreadTeam::Run(Body body, void* context) {
   for (int i = 1; i < size_; ++i) {
     WaitForThread(slots_[static_cast<std::size_t>(i)], epoch);
   }
+  running_ = false;
 }
 
 }  // namespace inferd::ops

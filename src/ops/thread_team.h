@@ -66,6 +66,7 @@ class ThreadTeam {
   Body body_ = nullptr;  // written by the caller before it publishes an epoch
   void* context_ = nullptr;
   bool stop_ = false;
+  bool running_ = false;  // the caller's own; catches a region inside a region
 
   alignas(128) std::atomic<std::uint32_t> epoch_{0};
   alignas(128) std::atomic<int> parked_{0};
