@@ -431,7 +431,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     scheduler.max_num_seqs = options_.max_num_seqs;
     scheduler.max_batched_tokens = options_.max_num_batched_tokens;
     scheduler.max_model_len = sizing_.max_model_len;
-    scheduler.max_waiting = options_.max_waiting;
+    // The bound that clients feel is Replica::Submit's; a burst passes through the waiting queue on its way to rows.
+    scheduler.max_waiting =
+        options_.max_waiting + std::int64_t{options_.max_num_seqs} * options_.parallel.ep;
     scheduler.prefix_cache = options_.prefix_cache;
     return scheduler;
   }

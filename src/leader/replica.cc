@@ -52,8 +52,7 @@ Result<> Replica::Submit(GenerateRequest request, std::vector<engine::Hash128> k
   if (now != Phase::kReady && now != Phase::kRecovering) {
     return Unavailable("the model is not ready; ask /readyz and try again");
   }
-  const std::int64_t limit = options_.scheduler.max_waiting +
-                             std::int64_t{options_.scheduler.max_num_seqs} * options_.scheduler.num_groups;
+  const std::int64_t limit = options_.scheduler.max_waiting;
   const std::int64_t before = admitted_.fetch_add(request.n);
   if (before + request.n > limit) {
     admitted_.fetch_sub(request.n);
