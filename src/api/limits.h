@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of limits that requests are held to: HTTP framing, JSON shape, and the range of every numeric field.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+namespace inferd::api {
+
+struct IntLimit {
+  std::string_view name;
+  std::int64_t min;
+  std::int64_t max;
+};
+
+struct RealLimit {
+  std::string_view name;
+  double min;
+  double max;
+  bool min_exclusive = false;
+};
+
+namespace limits {
+
+inline constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
+
+// HTTP framing.
+inline constexpr std::size_t kHeadBytes = 32 * 1024;
+inline constexpr std::size_t kHeadLineBytes = 8 * 1024;
+inline constexpr std::size_t kHeadFields = 100;
+inline constexpr std::size_t kTrailerBytes = 8 * 1024;  // a chunk's head line, or the trailer section
+inline constexpr std::size_t kPipelinedBytes = 64 * 1024;
+inline constexpr std::size_t kRequestIdBytes = 128;
+
+// JSON shape.
+inline constexpr std::size_t kJsonDepth = 64;
+inline constexpr std::size_t kJsonValues = 4'000'000;
+inline constexpr std::size_t kJsonKeysPerObject = 2048;
+
+// Lists and texts.
+inline constexpr std::size_t kMessages = 10'000;
+inline constexpr std::size_t kPrompts = 1024;
+inline constexpr std::size_t kChoices = 2048;  // prompts times n
+inline constexpr std::size_t kStopStrings = 16;
+inline constexpr std::size_t kStopBytes = 256;
+inline constexpr std::size_t kStopTokenIds = 1024;
+inline constexpr std::size_t kLogitBias = 1024;
+inline constexpr std::size_t kSaltBytes = 256;
+inline constexpr std::size_t kDetokenizeIds = 4'000'000;
+
+// Numeric fields of requests.
+inline constexpr RealLimit kTemperature{"temperature", 0, 100};
+inline constexpr RealLimit kTopP{"top_p", 0, 1, true};
+inline constexpr RealLimit kMinP{"min_p", 0, 1};
+inline constexpr RealLimit kRepetitionPenalty{"repetition_penalty", 0, 100, true};
+inline constexpr RealLimit kPresencePenalty{"presence_penalty", -2, 2};
+inline constexpr RealLimit kFrequencyPenalty{"frequency_penalty", -2, 2};
+inline constexpr RealLimit kLogitBiasValue{"logit_bias", -100, 100};
+inline constexpr IntLimit kTopK{"top_k", -1, kInt32Max};
+inline constexpr IntLimit kN{"n", 1, 128};
+inline constexpr IntLimit kMaxTokens{"max_tokens", 1, kInt32Max};
+inline constexpr IntLimit kMaxCompletionTokens{"max_completion_tokens", 1, kInt32Max};
+inline constexpr IntLimit kMaxTokensOrZero{"max_tokens", 0, kInt32Max};
+inline constexpr IntLimit kMinTokens{"min_tokens", 0, kInt32Max};
+inline constexpr IntLimit kLogprobs{"logprobs", 0, 20};
+inline constexpr IntLimit kTopLogprobs{"top_logprobs", 0, 20};
+inline constexpr IntLimit kSeed{"seed", std::numeric_limits<std::int64_t>::min(),
+                                std::numeric_limits<std::int64_t>::max()};
+inline constexpr IntLimit kPriority{"priority", std::numeric_limits<std::int32_t>::min(), kInt32Max};
+
+}  // namespace limits
+}  // namespace inferd::api

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the front end observes itself, and the text of /metrics made from that and from the leader's counters.
+// Observing is lock-free; prometheus-cpp writes the text.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "leader/inference_service.h"
+
+namespace inferd::api {
+
+/// Cumulative counts under fixed upper bounds. Any thread.
+class Histogram {
+ public:
+  static constexpr std::size_t kMaxBuckets = 32;
+  explicit Histogram(std::span<const double> upper_bounds);
+
+  void Observe(std::int64_t ns) { Put(static_cast<double>(ns) * 1e-9); }
+  void Add(std::int64_t count) { Put(static_cast<double>(count)); }
+
+  struct Snapshot {
+    std::vector<double> upper_bounds;
+    std::vector<std::uint64_t> counts;  // per bucket, not cumulative; one more than bounds
+    double sum = 0;
+  };
+  Snapshot Read() const;
+
+ private:
+  void Put(double value);
+
+  std::span<const double> bounds_;  // static tables
+  std::array<std::atomic<std::uint64_t>, kMaxBuckets + 1> counts_{};
+  std::atomic<double> sum_{0};
+};
+
+/// One per server. Any thread.
+class Metrics {
+ public:
+  Metrics();
+
+  Histogram time_to_first_token;
+  Histogram inter_token_latency;
+  Histogram time_per_output_token;
+  Histogram e2e_latency;
+  Histogram prompt_tokens_per_request;
+  Histogram generation_tokens_per_request;
+
+  std::atomic<std::uint64_t> connections_accepted{0};
+  std::atomic<std::uint64_t> connections_refused{0};
+  std::atomic<std::int64_t> connections_open{0};
+  std::atomic<std::int64_t> requests_open{0};  // taken in, answer not yet sent
+  std::atomic<std::int64_t> generations_open{0};
+  std::atomic<std::uint64_t> clients_left{0};   // while their request ran
+  std::atomic<std::uint64_t> slow_clients_cut{0};
+  std::atomic<std::uint64_t> events_lost{0};
+
+  void CountFinish(leader::FinishReason reason);
+  void CountResponse(int status);
+
+  /// The text exposition format. May take a millisecond: not on an I/O thread.
+  std::string Render(const leader::InferenceService& service, std::string_view model_name) const;
+
+ private:
+  std::array<std::atomic<std::uint64_t>, 8> finishes_{};    // by FinishReason
+  std::array<std::atomic<std::uint64_t>, 600> responses_{};  // by HTTP status
+};
+
+/// Content-Type of Render's text.
+inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace inferd::api

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model as the front end knows it: its names, its text side and its makers' sampling defaults. Immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace inferd::api {
+
+/// A request beats these, these beat the built-in values (temperature 1, nothing cut).
+struct SamplingDefaults {
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<std::int32_t> top_k;
+  std::optional<double> repetition_penalty;
+};
+
+struct ServedModel {
+  std::vector<std::string> names;  // as clients may call it; the first one is what answers say
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
+  SamplingDefaults defaults;
+  std::int64_t created_s = 0;
+  std::int64_t vocab_size = 0;  // of the model's head; may be wider than the tokenizer's
+
+  const std::string& name() const { return names.front(); }
+  bool Answers(std::string_view asked) const {
+    for (const auto& known : names) {
+      if (known == asked) {
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+}  // namespace inferd::api
