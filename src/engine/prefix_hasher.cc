@@ -23,7 +23,9 @@ Hash128 RootKey(Hash128 secret, std::string_view salt) {
     salt.remove_prefix(8);
   }
   std::uint64_t tail = 0;
-  std::memcpy(&tail, salt.data(), salt.size());
+  if (!salt.empty()) {
+    std::memcpy(&tail, salt.data(), salt.size());
+  }
   return hash.Finish(tail, salt.size());
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 /// SipHash-2-4-128 of the bytes 0, 1, ... under the key 00 01 .. 0f, as hexadecimal digits.
 std::string ReferenceHash(std::size_t num_bytes) {
-  std::vector<unsigned char> bytes(num_bytes);
+  std::array<unsigned char, 256> bytes{};
   std::iota(bytes.begin(), bytes.end(), static_cast<unsigned char>(0));
   SipHash128<2, 4> hash({0x0706050403020100ULL, 0x0f0e0d0c0b0a0908ULL});
   std::size_t i = 0;
