@@ -123,6 +123,29 @@ TEST_F(SchedulerTest, PreemptsTheYoungestWhenPagesRunOut) {
   }
 }
 
+// The pages of a sequence that is giving way come back with its last result; until then nobody else must give way.
+TEST_F(SchedulerTest, OneVictimAtATime) {
+  options_.num_pages = 12;
+  options_.max_batched_tokens = 64;
+  options_.prefix_cache = false;
+  Start();
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    Add(Request(id, 12, 20));  // three pages each: the pool is full
+  }
+  Plan();
+  Plan();  // the first decodes need a page each: the fourth gives way, with a step in flight
+  EXPECT_EQ(scheduler_->Stats().preemptions, 1);
+  EXPECT_EQ(scheduler_->Stats().running, 3);
+  Complete();
+  EXPECT_EQ(output_[4].size(), 1U);  // what was under way still counts
+  EXPECT_EQ(scheduler_->Stats().kv_pages_free, 3);
+  EXPECT_EQ(Plan()->work.size(), 3U);
+  Drain();
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    EXPECT_EQ(output_[id], Expected(Request(id, 12, 20)));
+  }
+}
+
 TEST_F(SchedulerTest, BetterPriorityTakesARow) {
   options_.max_num_seqs = 2;
   Start();
