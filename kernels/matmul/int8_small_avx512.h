@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 1..8 tokens: quants are decoded in registers and used for all tokens at once. Bytes moved: the panel, once.
+// Products of 1..6 tokens: quants are decoded in registers and used for all tokens at once. Bytes moved: the panel, once.
+// More tokens do not fit: gcc then spills accumulators, and decoding to the cache (gemm_avx512.cc) is faster.
 // A template for the two files that instantiate it; internal linkage.
 #pragma once
 
@@ -40,7 +41,6 @@ void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t 
   constexpr int kPerSuper = kSuperK / 32;
   constexpr int kHalves = LayoutOf(kForm).mode == ScaleMode::kTwo ? 2 : 1;
   constexpr bool kMin = LayoutOf(kForm).mode == ScaleMode::kOneMin;
-  constexpr int kBricks = kTokens <= 6 ? 2 : 1;  // bricks done together share the broadcasts while registers last
   const ActBlock* a = args.a_int8;
   const std::ptrdiff_t lda = args.ld_int8;
 
@@ -52,42 +52,40 @@ void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t 
     panel += kSuperHeader;
     for (int j = 0; j < kPerSuper; ++j, panel += kBlock, ++a) {
       const std::uint8_t* q = panel + kQuants;
-      Unroll<2 / kBricks>([&](auto pass) INFERD_INLINE {
-        Unroll<kHalves>([&](auto half) INFERD_INLINE {
-          __m512i acc[kBricks][kTokens];
+      Unroll<kHalves>([&](auto half) INFERD_INLINE {
+        __m512i acc[2][kTokens];
+        Unroll<kTokens>([&](auto t) INFERD_INLINE {
+          __m512i start = _mm512_setzero_si512();
+          if constexpr (kHalves == 2) {
+            const ActBlock& x = a[t * lda];
+            start = _mm512_set1_epi32(half == 0 ? x.n_lo : x.n - x.n_lo);
+          } else if constexpr (!kMin) {
+            start = Broadcast4(&a[t * lda].n);
+          }
+          acc[0][t] = acc[1][t] = start;
+        });
+        Unroll<8 / kHalves>([&](auto step) INFERD_INLINE {
+          constexpr int g = step + half * 4;
+          PrefetchShare<kBlock / 64, 8, g>(panel);
+          const __m512i w0 = Group<kForm>(q, 0, g);
+          const __m512i w1 = Group<kForm>(q, 1, g);
           Unroll<kTokens>([&](auto t) INFERD_INLINE {
-            __m512i start = _mm512_setzero_si512();
-            if constexpr (kHalves == 2) {
-              const ActBlock& x = a[t * lda];
-              start = _mm512_set1_epi32(half == 0 ? x.n_lo : x.n - x.n_lo);
-            } else if constexpr (!kMin) {
-              start = Broadcast4(&a[t * lda].n);
-            }
-            Unroll<kBricks>([&](auto b) INFERD_INLINE { acc[b][t] = start; });
+            const __m512i x = Broadcast4(a[t * lda].q + 4 * g);
+            acc[0][t] = _mm512_dpbusd_epi32(acc[0][t], w0, x);
+            acc[1][t] = _mm512_dpbusd_epi32(acc[1][t], w1, x);
           });
-          Unroll<8 / kHalves>([&](auto step) INFERD_INLINE {
-            constexpr int g = step + half * 4;
-            PrefetchShare<kBlock / 64, 16 / kBricks, pass * 8 + g>(panel);
-            __m512i w[kBricks];
-            Unroll<kBricks>([&](auto b) INFERD_INLINE { w[b] = Group<kForm>(q, pass + b, g); });
-            Unroll<kTokens>([&](auto t) INFERD_INLINE {
-              const __m512i x = Broadcast4(a[t * lda].q + 4 * g);
-              Unroll<kBricks>([&](auto b) INFERD_INLINE { acc[b][t] = _mm512_dpbusd_epi32(acc[b][t], w[b], x); });
-            });
-          });
-          Unroll<kBricks>([&](auto b) INFERD_INLINE {
-            constexpr int brick = pass + b;
-            const __m512 dw = SmallScale<kForm>(head, panel, brick, half);
-            __m512 dm = _mm512_setzero_ps();
+        });
+        Unroll<2>([&](auto brick) INFERD_INLINE {
+          const __m512 dw = SmallScale<kForm>(head, panel, brick, half);
+          __m512 dm = _mm512_setzero_ps();
+          if constexpr (kMin) {
+            dm = _mm512_mul_ps(HalfRow(head + 64 + brick * 32), ByteRow(panel + 32 + brick * 16));
+          }
+          Unroll<kTokens>([&](auto t) INFERD_INLINE {
+            f[brick][t] = Step(acc[brick][t], dw, a[t * lda].d, f[brick][t]);
             if constexpr (kMin) {
-              dm = _mm512_mul_ps(HalfRow(head + 64 + brick * 32), ByteRow(panel + 32 + brick * 16));
+              f[brick][t] = _mm512_fmadd_ps(dm, _mm512_set1_ps(a[t * lda].s), f[brick][t]);
             }
-            Unroll<kTokens>([&](auto t) INFERD_INLINE {
-              f[brick][t] = Step(acc[b][t], dw, a[t * lda].d, f[brick][t]);
-              if constexpr (kMin) {
-                f[brick][t] = _mm512_fmadd_ps(dm, _mm512_set1_ps(a[t * lda].s), f[brick][t]);
-              }
-            });
           });
         });
       });
@@ -106,7 +104,7 @@ void SmallPanels(const MatMulArgs& args) {
   }
 }
 
-/// args.m in 1..8.
+/// args.m in 1..6.
 template <PackForm kForm>
 void SmallRows(const MatMulArgs& args) {
   switch (args.m) {
@@ -120,12 +118,8 @@ void SmallRows(const MatMulArgs& args) {
       return SmallPanels<kForm, 4>(args);
     case 5:
       return SmallPanels<kForm, 5>(args);
-    case 6:
-      return SmallPanels<kForm, 6>(args);
-    case 7:
-      return SmallPanels<kForm, 7>(args);
     default:
-      return SmallPanels<kForm, 8>(args);
+      return SmallPanels<kForm, 6>(args);
   }
 }
 

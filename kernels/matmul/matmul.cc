@@ -10,7 +10,7 @@ void PassAvx512(const MatMulArgs& args) {
   if (!IsInt8Form(args.form)) {
     return FloatMatMulAvx512(args);
   }
-  if (args.m > 8 || args.form >= PackForm::kByteScale) {
+  if (args.m > kSmallRows || args.form >= PackForm::kByteScale) {
     return GemmAvx512(args);
   }
   return LayoutOf(args.form).super_k == 32 ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);

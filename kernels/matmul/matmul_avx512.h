@@ -6,11 +6,14 @@
 
 namespace inferd::kernels {
 
+/// Most tokens of the kernels that decode in registers.
+inline constexpr int kSmallRows = 6;
+
 void MatMulAvx512(const MatMulArgs& args);
 
-/// kQ8, kQ5, kQ4; m in 1..8.
+/// kQ8, kQ5, kQ4; m in 1..kSmallRows.
 void SmallSimpleAvx512(const MatMulArgs& args);
-/// kQ4K, kQ5K, kQ6K; m in 1..8.
+/// kQ4K, kQ5K, kQ6K; m in 1..kSmallRows.
 void SmallSuperAvx512(const MatMulArgs& args);
 /// Any int8 form; m in 1..kMatMulRows.
 void GemmAvx512(const MatMulArgs& args);

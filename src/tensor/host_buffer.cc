@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -34,19 +36,29 @@ Result<HostBuffer> HostBuffer::Allocate(std::size_t bytes) {
   }
   constexpr std::size_t kPage = 4096;
   constexpr std::size_t kHuge = std::size_t{2} << 20;
-  const std::size_t unit = bytes >= kHuge ? kHuge : kPage;
   if (bytes > SIZE_MAX / 2) {
     return ResourceExhausted("cannot allocate {} bytes of host memory", bytes);
   }
-  const std::size_t mapped = (bytes + unit - 1) / unit * unit;
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Large buffers begin on a huge page. The tail is not rounded up to one: thousands of experts would waste gigabytes.
+  const std::size_t mapped = (bytes + kPage - 1) / kPage * kPage;
+  const std::size_t slack = bytes >= kHuge ? kHuge - kPage : 0;
+  void* memory = mmap(nullptr, mapped + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return ResourceExhausted("cannot allocate {} bytes of host memory: {}", bytes, std::strerror(errno));
   }
-  if (unit == kHuge) {
-    madvise(memory, mapped, MADV_HUGEPAGE);  // Only a wish: 4 KiB pages work too.
+  auto* start = static_cast<std::byte*>(memory);
+  if (slack != 0) {
+    const std::size_t head = (kHuge - reinterpret_cast<std::uintptr_t>(start) % kHuge) % kHuge;
+    if (head != 0) {
+      munmap(start, head);
+    }
+    if (slack > head) {
+      munmap(start + head + mapped, slack - head);
+    }
+    start += head;
+    madvise(start, mapped, MADV_HUGEPAGE);  // Only a wish: 4 KiB pages work too.
   }
-  return HostBuffer(static_cast<std::byte*>(memory), bytes, mapped);
+  return HostBuffer(start, bytes, mapped);
 }
 
 }  // namespace inferd::tensor
