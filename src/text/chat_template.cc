@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
-#include <nlohmann/json.hpp>
-
 #include "text/rust_call.h"
+
+#include <nlohmann/json.hpp>
 
 namespace inferd::text {
 
@@ -27,8 +27,10 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::Compile(std::string_vi
 
   std::shared_ptr<ChatTemplate> chat_template(new ChatTemplate());
   RustBuffer error;
-  INFERD_TRY(ToResult(
-      inferd_template_compile(ToBytes(source), ToBytes(specials_json), &chat_template->handle_, error.out()), error));
+  INFERD_TRY(
+      ToResult(inferd_template_compile(
+                   ToBytes(source), ToBytes(specials_json), &chat_template->handle_, error.out()),
+               error));
   return std::shared_ptr<const ChatTemplate>(std::move(chat_template));
 }
 

@@ -15,7 +15,8 @@ struct Start {
   std::size_t size;
 };
 
-/// Looks at the first character of `bytes` (not empty), by the table of well-formed sequences of the Unicode standard.
+/// Looks at the first character of `bytes` (not empty), by the table of well-formed sequences of
+/// the Unicode standard.
 Start FirstCharacter(std::string_view bytes) {
   const auto at = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
   const std::uint8_t lead = at(0);
@@ -30,11 +31,20 @@ Start FirstCharacter(std::string_view bytes) {
   std::uint8_t low = 0x80;
   std::uint8_t high = 0xBF;
   switch (lead) {
-    case 0xE0: low = 0xA0; break;
-    case 0xED: high = 0x9F; break;
-    case 0xF0: low = 0x90; break;
-    case 0xF4: high = 0x8F; break;
-    default: break;
+    case 0xE0:
+      low = 0xA0;
+      break;
+    case 0xED:
+      high = 0x9F;
+      break;
+    case 0xF0:
+      low = 0x90;
+      break;
+    case 0xF4:
+      high = 0x8F;
+      break;
+    default:
+      break;
   }
   for (std::size_t i = 1; i < size; ++i) {
     if (i == bytes.size()) {
@@ -72,7 +82,8 @@ void Utf8Assembler::Finish(std::string* out) {
   }
 }
 
-IncrementalDetokenizer::IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer, DetokenizerOptions options)
+IncrementalDetokenizer::IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer,
+                                               DetokenizerOptions options)
     : tokenizer_(std::move(tokenizer)),
       options_(options),
       spaces_to_strip_(options.at_text_start ? tokenizer_->leading_spaces_to_strip() : 0) {}

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a sequence's new token ids into text as they come. One per sequence, used by one thread at a time.
+// Turns a sequence's new token ids into text as they come. One per sequence, used by one thread at
+// a time.
 #pragma once
+
+#include "text/tokenizer.h"
 
 #include <cstdint>
 #include <memory>
@@ -8,12 +11,11 @@
 #include <string>
 #include <string_view>
 
-#include "text/tokenizer.h"
-
 namespace inferd::text {
 
-/// Appends bytes and gives back valid UTF-8: whole characters at once, invalid sequences as U+FFFD (one per maximal
-/// broken part, as the WHATWG decoder does), the unfinished tail (at most 3 bytes) held back.
+/// Appends bytes and gives back valid UTF-8: whole characters at once, invalid sequences as U+FFFD
+/// (one per maximal broken part, as the WHATWG decoder does), the unfinished tail (at most 3 bytes)
+/// held back.
 class Utf8Assembler {
  public:
   /// Appends to `out` all text that is now certain.
@@ -29,15 +31,18 @@ class Utf8Assembler {
 struct DetokenizerOptions {
   /// Hide control tokens (the OpenAI default). False shows their literals.
   bool skip_special = true;
-  /// The ids are a text from its beginning, not the continuation of a prompt: the space that the tokenizer puts before a
-  /// first word is taken off. Replies continue a prompt, so this is false for them.
+  /// The ids are a text from its beginning, not the continuation of a prompt: the space that the
+  /// tokenizer puts before a first word is taken off. Replies continue a prompt, so this is false
+  /// for them.
   bool at_text_start = false;
 };
 
-/// Pieces joined == the one-shot text, however the ids are cut into calls. Never emits invalid UTF-8.
+/// Pieces joined == the one-shot text, however the ids are cut into calls. Never emits invalid
+/// UTF-8.
 class IncrementalDetokenizer {
  public:
-  explicit IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer, DetokenizerOptions options = {});
+  explicit IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer,
+                                  DetokenizerOptions options = {});
 
   /// The text that these ids complete; may be empty.
   std::string Push(std::int32_t id);

@@ -2,11 +2,11 @@
 // Small helpers around the C ABI of src/text/rs: views in, owned buffers out, codes to errors.
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "inferd/result.h"
 #include "text/text_rs.h"
+
+#include <string>
+#include <string_view>
 
 namespace inferd::text {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/stop_matcher.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <deque>
 #include <utility>
-
-#include "base/error.h"
 
 namespace inferd::text {
 namespace {
@@ -17,7 +17,8 @@ constexpr std::int32_t kNone = -1;
 
 Result<std::shared_ptr<const StopStrings>> StopStrings::Make(std::span<const std::string> strings) {
   if (strings.size() > kMaxStrings) {
-    return InvalidArgument("{} stop strings are too many; use at most {}", strings.size(), kMaxStrings);
+    return InvalidArgument(
+        "{} stop strings are too many; use at most {}", strings.size(), kMaxStrings);
   }
   auto stops = std::make_shared<StopStrings>();
   std::size_t total = 0;
@@ -71,7 +72,8 @@ void StopStrings::Build() {
     queue.pop_front();
     const std::int32_t fallback = failure[static_cast<std::size_t>(node)];
     if (nodes_[static_cast<std::size_t>(node)].match == kNone) {
-      nodes_[static_cast<std::size_t>(node)].match = nodes_[static_cast<std::size_t>(fallback)].match;
+      nodes_[static_cast<std::size_t>(node)].match =
+          nodes_[static_cast<std::size_t>(fallback)].match;
     }
     for (std::size_t byte = 0; byte < 256; ++byte) {
       const std::int32_t child = next(node, byte);
@@ -106,7 +108,8 @@ StopMatcher::Output StopMatcher::Push(std::string_view delta, bool enabled) {
   const std::size_t before = text.size();
   text += delta;
   for (std::size_t i = before; i < text.size(); ++i) {
-    node_ = strings_->nodes_[static_cast<std::size_t>(node_)].next[static_cast<std::uint8_t>(text[i])];
+    node_ =
+        strings_->nodes_[static_cast<std::size_t>(node_)].next[static_cast<std::uint8_t>(text[i])];
     const std::int32_t match = strings_->nodes_[static_cast<std::size_t>(node_)].match;
     if (match >= 0) {
       matched_ = static_cast<std::size_t>(match);
@@ -117,7 +120,8 @@ StopMatcher::Output StopMatcher::Push(std::string_view delta, bool enabled) {
       return out;
     }
   }
-  const auto hold = static_cast<std::size_t>(strings_->nodes_[static_cast<std::size_t>(node_)].depth);
+  const auto hold =
+      static_cast<std::size_t>(strings_->nodes_[static_cast<std::size_t>(node_)].depth);
   held_ = text.substr(text.size() - hold);
   text.resize(text.size() - hold);
   out.text = std::move(text);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds stop strings in text that arrives in pieces. StopStrings is built once per request and shared by its choices;
-// StopMatcher is the state of one choice.
+// Finds stop strings in text that arrives in pieces. StopStrings is built once per request and
+// shared by its choices; StopMatcher is the state of one choice.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <array>
 #include <cstddef>
@@ -13,11 +15,10 @@
 #include <string_view>
 #include <vector>
 
-#include "inferd/result.h"
-
 namespace inferd::text {
 
-/// The stop strings of a request as an Aho-Corasick automaton over bytes. Immutable, shared between threads.
+/// The stop strings of a request as an Aho-Corasick automaton over bytes. Immutable, shared between
+/// threads.
 class StopStrings {
  public:
   static constexpr std::size_t kMaxStrings = 64;
@@ -33,8 +34,8 @@ class StopStrings {
 
   struct Node {
     std::array<std::int32_t, 256> next;  // complete transitions
-    std::int32_t depth = 0;              // bytes of the longest stop prefix that the text now ends with
-    std::int32_t match = -1;             // the longest stop string that ends here, by index
+    std::int32_t depth = 0;   // bytes of the longest stop prefix that the text now ends with
+    std::int32_t match = -1;  // the longest stop string that ends here, by index
   };
 
   void Build();
@@ -43,20 +44,21 @@ class StopStrings {
   std::vector<Node> nodes_;  // [1 + total bytes at most], root first
 };
 
-/// The match that ends first wins; of several that end there, the longest. So the result does not depend on how the
-/// text is cut into pieces. Text that may yet become a stop string is held back.
+/// The match that ends first wins; of several that end there, the longest. So the result does not
+/// depend on how the text is cut into pieces. Text that may yet become a stop string is held back.
 class StopMatcher {
  public:
   struct Output {
-    std::string text;                       // safe to show
-    std::optional<std::size_t> matched;     // index of the stop string; nothing follows after it
+    std::string text;                    // safe to show
+    std::optional<std::size_t> matched;  // index of the stop string; nothing follows after it
   };
 
   /// `include_stop` keeps the stop string at the end of the text.
   StopMatcher(std::shared_ptr<const StopStrings> strings, bool include_stop);
 
-  /// `delta` is valid UTF-8, and so is the output. With `enabled` false (min_tokens not reached) the text passes
-  /// through, and a later match must begin after it. After a match, further text is dropped.
+  /// `delta` is valid UTF-8, and so is the output. With `enabled` false (min_tokens not reached)
+  /// the text passes through, and a later match must begin after it. After a match, further text is
+  /// dropped.
   Output Push(std::string_view delta, bool enabled = true);
   /// The held-back text; call at the end of the sequence when nothing matched.
   std::string Finish();

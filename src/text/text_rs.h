@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * C ABI of the Rust crate in src/text/rs. Included by the .cc files of this room only; everyone else uses the C++
- * classes. Handles are immutable and may be used by many threads at once; no call throws, aborts on bad input or keeps
- * global state. Calls return 0 or a code of inferd::Code; with a code, *error holds a message to be freed.
+ * C ABI of the Rust crate in src/text/rs. Included by the .cc files of this room only; everyone
+ * else uses the C++ classes. Handles are immutable and may be used by many threads at once; no call
+ * throws, aborts on bad input or keeps global state. Calls return 0 or a code of inferd::Code; with
+ * a code, *error holds a message to be freed.
  */
 #pragma once
 
@@ -71,7 +72,9 @@ void inferd_buffer_free(inferd_buffer* buffer);
 void inferd_ids_free(inferd_ids* ids);
 
 int32_t inferd_tokenizer_from_json(inferd_bytes json, inferd_tokenizer** out, inferd_buffer* error);
-int32_t inferd_tokenizer_from_vocab(const inferd_vocabulary* vocabulary, inferd_tokenizer** out, inferd_buffer* error);
+int32_t inferd_tokenizer_from_vocab(const inferd_vocabulary* vocabulary,
+                                    inferd_tokenizer** out,
+                                    inferd_buffer* error);
 void inferd_tokenizer_free(inferd_tokenizer* tokenizer);
 int32_t inferd_tokenizer_encode(const inferd_tokenizer* tokenizer,
                                 inferd_bytes text,

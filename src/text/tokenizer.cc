@@ -9,7 +9,9 @@ namespace inferd::text {
 namespace {
 
 std::int32_t OrAbsent(const std::optional<std::int32_t>& id) { return id.value_or(-1); }
-std::int32_t OrAbsent(const std::optional<bool>& flag) { return flag.has_value() ? static_cast<std::int32_t>(*flag) : -1; }
+std::int32_t OrAbsent(const std::optional<bool>& flag) {
+  return flag.has_value() ? static_cast<std::int32_t>(*flag) : -1;
+}
 
 std::vector<inferd_bytes> Views(const std::vector<std::string>& strings) {
   std::vector<inferd_bytes> views;
@@ -28,16 +30,20 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::FromJson(std::string_view to
                                                              const TokenizerOptions& options) {
   std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
   RustBuffer error;
-  INFERD_TRY(ToResult(inferd_tokenizer_from_json(ToBytes(tokenizer_json), &tokenizer->handle_, error.out()), error));
+  INFERD_TRY(ToResult(
+      inferd_tokenizer_from_json(ToBytes(tokenizer_json), &tokenizer->handle_, error.out()),
+      error));
   tokenizer->TakeTable();
-  for (const auto& [name, spelling, id] : {std::tuple{"bos_token", &options.bos_token, &tokenizer->bos_id_},
-                                           std::tuple{"eos_token", &options.eos_token, &tokenizer->eos_id_}}) {
+  for (const auto& [name, spelling, id] :
+       {std::tuple{"bos_token", &options.bos_token, &tokenizer->bos_id_},
+        std::tuple{"eos_token", &options.eos_token, &tokenizer->eos_id_}}) {
     if (!spelling->has_value()) {
       continue;
     }
     *id = tokenizer->TokenToId(**spelling);
     if (!id->has_value()) {
-      return InvalidArgument("{} '{}' is not in the vocabulary of tokenizer.json", name, **spelling);
+      return InvalidArgument(
+          "{} '{}' is not in the vocabulary of tokenizer.json", name, **spelling);
     }
   }
   INFERD_TRY(tokenizer->FindWhatEncodeAdds());
@@ -94,18 +100,22 @@ Result<> Tokenizer::FindWhatEncodeAdds() {
   return {};
 }
 
-Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text, EncodeOptions options) const {
+Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
+                                                    EncodeOptions options) const {
   inferd_ids ids{};
   RustBuffer error;
-  INFERD_TRY(ToResult(
-      inferd_tokenizer_encode(
-          handle_, ToBytes(text), options.add_special ? 1 : 0, options.parse_special ? 1 : 0, &ids, error.out()),
-      error));
+  INFERD_TRY(ToResult(inferd_tokenizer_encode(handle_,
+                                              ToBytes(text),
+                                              options.add_special ? 1 : 0,
+                                              options.parse_special ? 1 : 0,
+                                              &ids,
+                                              error.out()),
+                      error));
   std::vector<std::int32_t> out(ids.data, ids.data + ids.size);
   inferd_ids_free(&ids);
   // A text that spells out BOS itself would begin with two.
-  if (options.add_special && options.parse_special && adds_bos_ && out.size() >= 2 && out[0] == *bos_id_ &&
-      out[1] == *bos_id_) {
+  if (options.add_special && options.parse_special && adds_bos_ && out.size() >= 2 &&
+      out[0] == *bos_id_ && out[1] == *bos_id_) {
     out.erase(out.begin());
   }
   return out;
@@ -129,7 +139,8 @@ std::string_view Tokenizer::TokenBytes(std::int32_t id) const {
 }
 
 bool Tokenizer::IsSpecial(std::int32_t id) const {
-  return id >= 0 && id < vocab_size() && (flags_[static_cast<std::size_t>(id)] & INFERD_TOKEN_SPECIAL) != 0;
+  return id >= 0 && id < vocab_size() &&
+         (flags_[static_cast<std::size_t>(id)] & INFERD_TOKEN_SPECIAL) != 0;
 }
 
 std::optional<std::int32_t> Tokenizer::TokenToId(std::string_view token) const {

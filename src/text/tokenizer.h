@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back. One immutable Tokenizer per model, built from a tokenizer.json or from the vocabulary
-// arrays of a GGUF file; every request of the model shares it.
+// Text to token ids and back. One immutable Tokenizer per model, built from a tokenizer.json or
+// from the vocabulary arrays of a GGUF file; every request of the model shares it.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <cstdint>
 #include <memory>
@@ -10,8 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "inferd/result.h"
 
 struct inferd_tokenizer;
 
@@ -27,15 +27,17 @@ enum class TokenType : std::int32_t {
   kByte = 6,
 };
 
-/// The vocabulary of a GGUF file as plain arrays (`tokenizer.ggml.*`). Absent keys are empty vectors and nullopt.
+/// The vocabulary of a GGUF file as plain arrays (`tokenizer.ggml.*`). Absent keys are empty
+/// vectors and nullopt.
 struct Vocabulary {
-  std::string model;                  // tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE)
-  std::string pre;                    // tokenizer.ggml.pre: names the splitting rule of "gpt2"; may be empty
-  std::string architecture;           // general.architecture; decides defaults of keys that are absent
-  std::vector<std::string> tokens;    // [vocab]
-  std::vector<float> scores;          // [vocab] or empty; needed by "llama"
-  std::vector<std::int32_t> types;    // [vocab] TokenType numbers, or empty (all normal)
-  std::vector<std::string> merges;    // "left right" in rank order; needed by "gpt2"
+  std::string
+      model;        // tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE)
+  std::string pre;  // tokenizer.ggml.pre: names the splitting rule of "gpt2"; may be empty
+  std::string architecture;  // general.architecture; decides defaults of keys that are absent
+  std::vector<std::string> tokens;  // [vocab]
+  std::vector<float> scores;        // [vocab] or empty; needed by "llama"
+  std::vector<std::int32_t> types;  // [vocab] TokenType numbers, or empty (all normal)
+  std::vector<std::string> merges;  // "left right" in rank order; needed by "gpt2"
   std::optional<std::int32_t> bos_id;
   std::optional<std::int32_t> eos_id;
   std::optional<std::int32_t> unk_id;
@@ -51,23 +53,24 @@ struct TokenizerOptions {
 };
 
 struct EncodeOptions {
-  /// Add what the model wants around a prompt (usually BOS). If the text itself begins with the BOS literal, it is not
-  /// doubled.
+  /// Add what the model wants around a prompt (usually BOS). If the text itself begins with the BOS
+  /// literal, it is not doubled.
   bool add_special = true;
-  /// Recognise special tokens written out in the text ("<|im_end|>"). False: they are spelt as ordinary text.
-  /// Added tokens that are not special are recognised either way.
+  /// Recognise special tokens written out in the text ("<|im_end|>"). False: they are spelt as
+  /// ordinary text. Added tokens that are not special are recognised either way.
   bool parse_special = true;
 };
 
-/// Immutable and thread-safe; shared by all requests of a model. Encode is linear in the text and may take milliseconds
-/// for long prompts: never call it on an I/O thread.
+/// Immutable and thread-safe; shared by all requests of a model. Encode is linear in the text and
+/// may take milliseconds for long prompts: never call it on an I/O thread.
 class Tokenizer {
  public:
-  /// `tokenizer_json` is the text of a Hugging Face tokenizer.json. InvalidArgument if it is malformed; Unimplemented,
-  /// by name, if it has a decoder that cannot be streamed.
+  /// `tokenizer_json` is the text of a Hugging Face tokenizer.json. InvalidArgument if it is
+  /// malformed; Unimplemented, by name, if it has a decoder that cannot be streamed.
   static Result<std::shared_ptr<const Tokenizer>> FromJson(std::string_view tokenizer_json,
                                                            const TokenizerOptions& options);
-  /// InvalidArgument if the arrays disagree; Unimplemented, by name, for unknown models and splitting rules.
+  /// InvalidArgument if the arrays disagree; Unimplemented, by name, for unknown models and
+  /// splitting rules.
   static Result<std::shared_ptr<const Tokenizer>> FromVocab(const Vocabulary& vocabulary);
 
   Tokenizer(const Tokenizer&) = delete;
@@ -77,19 +80,22 @@ class Tokenizer {
   /// `text` must be valid UTF-8 (InvalidArgument otherwise).
   Result<std::vector<std::int32_t>> Encode(std::string_view text, EncodeOptions options) const;
 
-  /// One-shot text of a whole text's ids: invalid byte sequences become U+FFFD, and the space that the tokenizer puts
-  /// before a text's first word is taken off again. Decode(Encode(x)) == x without added specials, up to the
-  /// tokenizer's own normalisation. Ids outside the vocabulary contribute nothing.
+  /// One-shot text of a whole text's ids: invalid byte sequences become U+FFFD, and the space that
+  /// the tokenizer puts before a text's first word is taken off again. Decode(Encode(x)) == x
+  /// without added specials, up to the tokenizer's own normalisation. Ids outside the vocabulary
+  /// contribute nothing.
   std::string Decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
-  /// The raw bytes that a token stands for in a text; may be part of a UTF-8 character. A special token's bytes are its
-  /// literal. Empty for ids outside the vocabulary. The view lives as long as the tokenizer.
+  /// The raw bytes that a token stands for in a text; may be part of a UTF-8 character. A special
+  /// token's bytes are its literal. Empty for ids outside the vocabulary. The view lives as long as
+  /// the tokenizer.
   std::string_view TokenBytes(std::int32_t id) const;
 
   /// True for control tokens (BOS, end of turn, ...), which are hidden from replies.
   bool IsSpecial(std::int32_t id) const;
 
-  /// Looks up a token by its spelling in the vocabulary (a special's literal; "Ġthe" or "▁the" for ordinary ones).
+  /// Looks up a token by its spelling in the vocabulary (a special's literal; "Ġthe" or "▁the" for
+  /// ordinary ones).
   std::optional<std::int32_t> TokenToId(std::string_view token) const;
 
   /// Largest id + 1. A model's output may be wider (padding).

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer_config.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+
+#include <nlohmann/json.hpp>
 
 namespace inferd::text {
 namespace {
@@ -24,7 +24,8 @@ Result<std::optional<std::string>> TokenField(const Json& config, const char* na
     }
   }
   if (!token->is_string()) {
-    return InvalidArgument("tokenizer_config.json: {} must be a string or an object with a string 'content'", name);
+    return InvalidArgument(
+        "tokenizer_config.json: {} must be a string or an object with a string 'content'", name);
   }
   return std::optional(token->get<std::string>());
 }
@@ -36,13 +37,15 @@ Result<> ReadTemplates(const Json& value, TokenizerConfig* config) {
     return {};
   }
   if (!value.is_array()) {
-    return InvalidArgument("tokenizer_config.json: chat_template must be a string or a list of named templates");
+    return InvalidArgument(
+        "tokenizer_config.json: chat_template must be a string or a list of named templates");
   }
   for (std::size_t i = 0; i < value.size(); ++i) {
     const Json& entry = value[i];
-    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("template") ||
-        !entry["template"].is_string()) {
-      return InvalidArgument("tokenizer_config.json: chat_template[{}] must have a string 'name' and 'template'", i);
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() ||
+        !entry.contains("template") || !entry["template"].is_string()) {
+      return InvalidArgument(
+          "tokenizer_config.json: chat_template[{}] must have a string 'name' and 'template'", i);
     }
     auto name = entry["name"].get<std::string>();
     auto source = entry["template"].get<std::string>();

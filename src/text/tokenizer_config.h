@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tokenizer_config.json says about a Hugging Face model's text: names of the special tokens and chat templates.
+// What tokenizer_config.json says about a Hugging Face model's text: names of the special tokens
+// and chat templates.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "inferd/result.h"
 
 namespace inferd::text {
 
@@ -23,8 +24,8 @@ struct TokenizerConfig {
   std::vector<std::pair<std::string, std::string>> named_templates;
 };
 
-/// Parses the text of a tokenizer_config.json. InvalidArgument if it is not a JSON object; fields of unexpected kinds
-/// are errors that name the field.
+/// Parses the text of a tokenizer_config.json. InvalidArgument if it is not a JSON object; fields
+/// of unexpected kinds are errors that name the field.
 Result<TokenizerConfig> ParseTokenizerConfig(std::string_view tokenizer_config_json);
 
 }  // namespace inferd::text

@@ -2,16 +2,16 @@
 // Reads the reference data that tests/data/text/make_text_cases.py wrote.
 #pragma once
 
+#include "text/tokenizer.h"
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include "text/tokenizer.h"
 
 namespace inferd::text {
 
@@ -21,9 +21,13 @@ inline std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-inline nlohmann::json ReadJson(const std::string& path) { return nlohmann::json::parse(ReadFile(path)); }
+inline nlohmann::json ReadJson(const std::string& path) {
+  return nlohmann::json::parse(ReadFile(path));
+}
 
-inline std::string DataPath(const std::string& name) { return std::string(INFERD_TEST_DATA) + "/" + name; }
+inline std::string DataPath(const std::string& name) {
+  return std::string(INFERD_TEST_DATA) + "/" + name;
+}
 
 inline Vocabulary ReadVocabulary(const std::string& path) {
   const nlohmann::json json = ReadJson(path);
@@ -50,13 +54,15 @@ inline Vocabulary ReadVocabulary(const std::string& path) {
 }
 
 inline std::shared_ptr<const Tokenizer> TokenizerFromVocabulary(const std::string& kind) {
-  auto tokenizer = Tokenizer::FromVocab(ReadVocabulary(DataPath("text/" + kind + "_vocabulary.json")));
+  auto tokenizer =
+      Tokenizer::FromVocab(ReadVocabulary(DataPath("text/" + kind + "_vocabulary.json")));
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
   return *tokenizer;
 }
 
 inline std::shared_ptr<const Tokenizer> TokenizerFromJsonFile(const std::string& kind) {
-  auto tokenizer = Tokenizer::FromJson(ReadFile(DataPath("tokenizers/" + kind + "/tokenizer.json")), {});
+  auto tokenizer =
+      Tokenizer::FromJson(ReadFile(DataPath("tokenizers/" + kind + "/tokenizer.json")), {});
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
   return *tokenizer;
 }

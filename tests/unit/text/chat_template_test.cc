@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
+#include "unit/text/cases.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "unit/text/cases.h"
 
 namespace inferd::text {
 namespace {
@@ -14,12 +14,15 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 std::shared_ptr<const ChatTemplate> Compile(std::string_view source) {
-  auto compiled = ChatTemplate::Compile(source, {.bos = "<s>", .eos = "</s>", .pad = {}, .unk = {}});
+  auto compiled =
+      ChatTemplate::Compile(source, {.bos = "<s>", .eos = "</s>", .pad = {}, .unk = {}});
   EXPECT_TRUE(compiled.ok()) << compiled.error().message();
   return *compiled;
 }
 
-Error RenderError(std::string_view source, std::string_view variables = "{}", std::string_view kwargs = {}) {
+Error RenderError(std::string_view source,
+                  std::string_view variables = "{}",
+                  std::string_view kwargs = {}) {
   const auto text = Compile(source)->Render(variables, kwargs);
   EXPECT_FALSE(text.ok()) << text.value();
   return text.ok() ? Error(Code::kUnknown, "") : text.error();
@@ -37,7 +40,9 @@ TEST(ChatTemplateTest, RendersAsTheReferenceDoes) {
   for (const auto& c : data["cases"]) {
     SCOPED_TRACE(c["name"].get<std::string>() + ": " + c["source"].get<std::string>());
     const auto text = Compile(c["source"].get<std::string>())
-                          ->Render(c["variables_json"].get<std::string>(), {}, {.now_s = data["now_s"].get<std::int64_t>()});
+                          ->Render(c["variables_json"].get<std::string>(),
+                                   {},
+                                   {.now_s = data["now_s"].get<std::int64_t>()});
     if (c.contains("text")) {
       ASSERT_TRUE(text.ok()) << text.error().message();
       EXPECT_EQ(*text, c["text"].get<std::string>());
@@ -49,20 +54,30 @@ TEST(ChatTemplateTest, RendersAsTheReferenceDoes) {
 }
 
 TEST(ChatTemplateTest, RaisedTextComesBackUnchanged) {
-  const Error error = RenderError("{% macro m() %}{{ raise_exception('Only \"user\" <roles> \xC3\xA9') }}{% endmacro %}{{ m() }}");
+  const Error error = RenderError(
+      "{% macro m() %}{{ raise_exception('Only \"user\" <roles> \xC3\xA9') }}{% endmacro %}{{ m() "
+      "}}");
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_EQ(error.message(), "Only \"user\" <roles> \xC3\xA9");
 }
 
 TEST(ChatTemplateTest, KwargsBecomeVariables) {
   const auto compiled = Compile("{{ enable_thinking }}{{ nested.a[1] }}");
-  EXPECT_EQ(*compiled->Render("{}", R"({"enable_thinking": false, "nested": {"a": [1, "z"]}})"), "Falsez");
+  EXPECT_EQ(*compiled->Render("{}", R"({"enable_thinking": false, "nested": {"a": [1, "z"]}})"),
+            "Falsez");
   EXPECT_EQ(compiled->Render("{}", "[1]").error().code(), Code::kInvalidArgument);
 }
 
 TEST(ChatTemplateTest, ReservedKwargsAreRefused) {
-  for (const char* name : {"messages", "tools", "add_generation_prompt", "bos_token", "raise_exception", "strftime_now",
-                           "namespace", "range", "chat_template"}) {
+  for (const char* name : {"messages",
+                           "tools",
+                           "add_generation_prompt",
+                           "bos_token",
+                           "raise_exception",
+                           "strftime_now",
+                           "namespace",
+                           "range",
+                           "chat_template"}) {
     const Error error = RenderError("x", "{}", std::string("{\"") + name + "\": 1}");
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     EXPECT_THAT(error.message(), HasSubstr(std::string("'") + name + "'"));
@@ -84,8 +99,11 @@ TEST(ChatTemplateTest, BadJsonIsTheClientsFault) {
 }
 
 TEST(ChatTemplateTest, DunderNamesAreRefused) {
-  for (const char* source : {"{{ ''.__class__ }}", "{{ messages['__init__'] }}", "{% set x = messages|attr('__mro__') %}",
-                             "{{ __import__('os') }}", "{{ cycler.__init__.__globals__.os.popen('id').read() }}"}) {
+  for (const char* source : {"{{ ''.__class__ }}",
+                             "{{ messages['__init__'] }}",
+                             "{% set x = messages|attr('__mro__') %}",
+                             "{{ __import__('os') }}",
+                             "{{ cycler.__init__.__globals__.os.popen('id').read() }}"}) {
     const Error error = CompileError(source);
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     EXPECT_THAT(error.message(), HasSubstr("__")) << source;
@@ -93,13 +111,18 @@ TEST(ChatTemplateTest, DunderNamesAreRefused) {
   // Put together at run time they name nothing.
   EXPECT_EQ(*Compile("[{{ ''['__cla' ~ 'ss__'] }}]")->Render("{}"), "[]");
   // Text, comments and names that only look alike are fine.
-  EXPECT_EQ(*Compile("__init__ {# __class__ #}{% raw %}{{ x.__y__ }}{% endraw %}{{ 'a__b' }}")->Render("{}"),
+  EXPECT_EQ(*Compile("__init__ {# __class__ #}{% raw %}{{ x.__y__ }}{% endraw %}{{ 'a__b' }}")
+                 ->Render("{}"),
             "__init__ {{ x.__y__ }}a__b");
 }
 
 TEST(ChatTemplateTest, NothingCanBeIncluded) {
-  for (const char* source : {"{% include 'x' %}", "{% extends 'x' %}", "{% import '/etc/passwd' as p %}", "{{ debug() }}",
-                             "{{ lipsum() }}", "{{ self.x() }}"}) {
+  for (const char* source : {"{% include 'x' %}",
+                             "{% extends 'x' %}",
+                             "{% import '/etc/passwd' as p %}",
+                             "{{ debug() }}",
+                             "{{ lipsum() }}",
+                             "{{ self.x() }}"}) {
     const auto compiled = ChatTemplate::Compile(source, {});
     EXPECT_TRUE(!compiled.ok() || !(*compiled)->Render("{}").ok()) << source;
   }
@@ -114,24 +137,29 @@ TEST(ChatTemplateTest, SyntaxErrorsNameTheLine) {
 }
 
 TEST(ChatTemplateTest, ErrorsDoNotQuoteThePrompt) {
-  const Error error = RenderError("{{ messages[0].content.nope.deeper }}", R"({"messages": [{"content": "secret text"}]})");
+  const Error error = RenderError("{{ messages[0].content.nope.deeper }}",
+                                  R"({"messages": [{"content": "secret text"}]})");
   EXPECT_THAT(error.message(), Not(HasSubstr("secret")));
   EXPECT_THAT(error.message(), HasSubstr("line 1"));
 }
 
 TEST(ChatTemplateTest, StepsAndOutputAreBounded) {
   constexpr std::string_view kManySteps =
-      "{% set ns = namespace(n=0) %}{% for a in range(10000) %}{% for b in range(10000) %}{% set ns.n = ns.n + 1 %}{% endfor %}{% endfor %}";
+      "{% set ns = namespace(n=0) %}{% for a in range(10000) %}{% for b in range(10000) %}{% set "
+      "ns.n = ns.n + 1 %}{% endfor %}{% endfor %}";
   constexpr std::string_view kDoubling =
-      "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}";
-  for (const std::string_view source : {kManySteps, kDoubling, std::string_view("{{ 'x' * 100000000000 }}")}) {
+      "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s + ns.s %}{% "
+      "endfor %}{{ ns.s }}";
+  for (const std::string_view source :
+       {kManySteps, kDoubling, std::string_view("{{ 'x' * 100000000000 }}")}) {
     EXPECT_EQ(RenderError(source).code(), Code::kResourceExhausted) << source;
   }
   const std::string big = R"({"x": ")" + std::string(1 << 20, 'x') + "\"}";
   EXPECT_TRUE(Compile("{{ x }}{{ x }}{{ x }}")->Render(big).ok());
   EXPECT_EQ(RenderError("{{ x }}{{ x }}{{ x }}{{ x }}!", big).code(), Code::kResourceExhausted);
   // Recursion ends in an error, not in a crash.
-  EXPECT_EQ(RenderError("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}").code(), Code::kInvalidArgument);
+  EXPECT_EQ(RenderError("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}").code(),
+            Code::kInvalidArgument);
 }
 
 TEST(ChatTemplateTest, Mentions) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/detokenizer.h"
 
+#include "unit/text/cases.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
-
-#include "unit/text/cases.h"
 
 namespace inferd::text {
 namespace {
@@ -46,14 +46,15 @@ TEST(Utf8AssemblerTest, OneReplacementForABrokenTail) {
 TEST(Utf8AssemblerTest, BrokenPartsAsTheStandardDecoderDoes) {
   const std::string r = kBroken;
   EXPECT_EQ(Assemble({"\x80"}), r);
-  EXPECT_EQ(Assemble({"\xC0\xAF"}), r + r);               // overlong: two parts
-  EXPECT_EQ(Assemble({"\xE0\x80\xAF"}), r + r + r);       // overlong
-  EXPECT_EQ(Assemble({"\xED\xA0\x80"}), r + r + r);       // surrogate
+  EXPECT_EQ(Assemble({"\xC0\xAF"}), r + r);                  // overlong: two parts
+  EXPECT_EQ(Assemble({"\xE0\x80\xAF"}), r + r + r);          // overlong
+  EXPECT_EQ(Assemble({"\xED\xA0\x80"}), r + r + r);          // surrogate
   EXPECT_EQ(Assemble({"\xF4\x90\x80\x80"}), r + r + r + r);  // past U+10FFFF
   EXPECT_EQ(Assemble({"\xF5\xFF"}), r + r);
-  EXPECT_EQ(Assemble({"\xF0\x9F", "a"}), r + "a");        // one part, then text
+  EXPECT_EQ(Assemble({"\xF0\x9F", "a"}), r + "a");  // one part, then text
   EXPECT_EQ(Assemble({"\xE4\xB8\xE4\xB8\x80"}), r + "\xE4\xB8\x80");
-  EXPECT_EQ(Assemble({"\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"}), "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF");
+  EXPECT_EQ(Assemble({"\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"}),
+            "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF");
 }
 
 /// The bytes of `text` cut at random places.
@@ -74,13 +75,16 @@ TEST(Utf8AssemblerTest, ResultDoesNotDependOnCuts) {
     const std::size_t size = random() % 24;
     for (std::size_t i = 0; i < size; ++i) {
       // Mostly bytes that matter to the decoder.
-      constexpr unsigned char kInteresting[] = {'a', 0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED, 0x9F, 0xF0, 0x90, 0xF4, 0x8F};
-      bytes += static_cast<char>(random() % 4 == 0 ? random() % 256 : kInteresting[random() % std::size(kInteresting)]);
+      constexpr unsigned char kInteresting[] = {
+          'a', 0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED, 0x9F, 0xF0, 0x90, 0xF4, 0x8F};
+      bytes += static_cast<char>(
+          random() % 4 == 0 ? random() % 256 : kInteresting[random() % std::size(kInteresting)]);
     }
     const std::string whole = Assemble({bytes});
     EXPECT_EQ(Assemble(RandomCuts(bytes, &random)), whole);
     // Valid: a strict parser takes it, and running it through again changes nothing.
-    EXPECT_NO_FATAL_FAILURE({ EXPECT_FALSE(nlohmann::json::parse("\"" + whole + "\"", nullptr, false).is_null()); });
+    EXPECT_NO_FATAL_FAILURE(
+        { EXPECT_FALSE(nlohmann::json::parse("\"" + whole + "\"", nullptr, false).is_null()); });
     EXPECT_EQ(Assemble({whole}), whole);
   }
 }
@@ -93,7 +97,9 @@ TEST_P(DetokenizerTest, StreamedPiecesJoinToTheOneShotText) {
   for (int round = 0; round < 500; ++round) {
     std::vector<std::int32_t> ids(random() % 40);
     for (std::int32_t& id : ids) {
-      id = static_cast<std::int32_t>(random() % static_cast<unsigned>(tokenizer->vocab_size() + 3)) - 1;
+      id =
+          static_cast<std::int32_t>(random() % static_cast<unsigned>(tokenizer->vocab_size() + 3)) -
+          1;
     }
     for (const bool skip : {false, true}) {
       IncrementalDetokenizer one_by_one(tokenizer, {.skip_special = skip, .at_text_start = true});

@@ -21,7 +21,9 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome Feed(const std::vector<std::string>& strings, bool include, const std::vector<std::string>& deltas) {
+Outcome Feed(const std::vector<std::string>& strings,
+             bool include,
+             const std::vector<std::string>& deltas) {
   StopMatcher matcher(Stops(strings), include);
   Outcome out;
   for (const std::string& delta : deltas) {
@@ -50,7 +52,8 @@ TEST(StopMatcherTest, NothingOfAStopStringLeaksOverTokenBorders) {
 }
 
 TEST(StopMatcherTest, IncludeKeepsTheStopString) {
-  EXPECT_EQ(Feed({"own fox"}, true, {"The quick br", "own", " fox jumps"}).text, "The quick brown fox");
+  EXPECT_EQ(Feed({"own fox"}, true, {"The quick br", "own", " fox jumps"}).text,
+            "The quick brown fox");
   EXPECT_EQ(Feed({"own fox"}, false, {"The quick br", "own", " fox jumps"}).text, "The quick br");
 }
 
@@ -63,7 +66,8 @@ TEST(StopMatcherTest, FalseStartIsReleased) {
 }
 
 TEST(StopMatcherTest, StopInsideAMultiByteToken) {
-  EXPECT_EQ(Feed({"\xE4\xBA\x8C"}, false, {"\xE4\xB8\x80\xE4\xBA\x8C\xE4\xB8\x89"}).text, "\xE4\xB8\x80");
+  EXPECT_EQ(Feed({"\xE4\xBA\x8C"}, false, {"\xE4\xB8\x80\xE4\xBA\x8C\xE4\xB8\x89"}).text,
+            "\xE4\xB8\x80");
   // Shares its first two bytes with the text: what is shown is always whole characters.
   StopMatcher matcher(Stops({"\xE4\xB8\x81x"}), false);
   EXPECT_EQ(matcher.Push("\xE4\xB8\x80").text, "\xE4\xB8\x80");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer.h"
 
+#include "unit/text/cases.h"
+
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
-
-#include "unit/text/cases.h"
 
 namespace inferd::text {
 namespace {
@@ -15,7 +15,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A SentencePiece vocabulary with what real files have: user-defined space runs, copies of byte tokens, padding.
+/// A SentencePiece vocabulary with what real files have: user-defined space runs, copies of byte
+/// tokens, padding.
 Vocabulary SmallSentencePiece() {
   Vocabulary out;
   out.model = "llama";
@@ -31,19 +32,19 @@ Vocabulary SmallSentencePiece() {
   for (int b = 0; b < 256; ++b) {
     add(fmt::format("<0x{:02X}>", b), TokenType::kByte, 0);
   }
-  add("<0x61>\xEE\x80\x80", TokenType::kByte, 0);       // 259: a copy of byte 'a'
-  add("  ", TokenType::kUserDefined, -1000);            // 260
-  add("   ", TokenType::kUserDefined, -1000);           // 261
-  add("\xE2\x96\x81", TokenType::kNormal, -10);         // 262
-  add("t", TokenType::kNormal, -11);                    // 263
-  add("e", TokenType::kNormal, -12);                    // 264
-  add("x", TokenType::kNormal, -13);                    // 265
-  add("te", TokenType::kNormal, -1);                    // 266
-  add("xt", TokenType::kNormal, -2);                    // 267
-  add("text", TokenType::kNormal, -3);                  // 268
-  add("\xE2\x96\x81text", TokenType::kNormal, -4);      // 269
-  add("<|end|>", TokenType::kControl, 0);               // 270
-  add("[PAD271]", TokenType::kUnused, -1000);           // 271
+  add("<0x61>\xEE\x80\x80", TokenType::kByte, 0);   // 259: a copy of byte 'a'
+  add("  ", TokenType::kUserDefined, -1000);        // 260
+  add("   ", TokenType::kUserDefined, -1000);       // 261
+  add("\xE2\x96\x81", TokenType::kNormal, -10);     // 262
+  add("t", TokenType::kNormal, -11);                // 263
+  add("e", TokenType::kNormal, -12);                // 264
+  add("x", TokenType::kNormal, -13);                // 265
+  add("te", TokenType::kNormal, -1);                // 266
+  add("xt", TokenType::kNormal, -2);                // 267
+  add("text", TokenType::kNormal, -3);              // 268
+  add("\xE2\x96\x81text", TokenType::kNormal, -4);  // 269
+  add("<|end|>", TokenType::kControl, 0);           // 270
+  add("[PAD271]", TokenType::kUnused, -1000);       // 271
   out.add_space_prefix = false;
   return out;
 }
@@ -54,7 +55,9 @@ std::shared_ptr<const Tokenizer> Make(const Vocabulary& vocabulary) {
   return *tokenizer;
 }
 
-std::vector<std::int32_t> EncodePlain(const Tokenizer& tokenizer, std::string_view text, bool parse_special = true) {
+std::vector<std::int32_t> EncodePlain(const Tokenizer& tokenizer,
+                                      std::string_view text,
+                                      bool parse_special = true) {
   auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = parse_special});
   EXPECT_TRUE(ids.ok()) << ids.error().message();
   return *ids;
@@ -79,8 +82,10 @@ TEST_P(ReferenceCases, SameIdsAndTextAsTheReferenceTokenizer) {
     SCOPED_TRACE("parse_special " + std::to_string(parse) + ", text: " + text);
     const auto want = c["ids"].get<std::vector<std::int32_t>>();
     EXPECT_EQ(EncodePlain(*tokenizer, text, parse), want);
-    if (text.rfind("<s>", 0) != 0 || !parse || !tokenizer->adds_bos()) {  // a BOS literal is not doubled: own test
-      const auto with_special = tokenizer->Encode(text, {.add_special = true, .parse_special = parse});
+    if (text.rfind("<s>", 0) != 0 || !parse ||
+        !tokenizer->adds_bos()) {  // a BOS literal is not doubled: own test
+      const auto with_special =
+          tokenizer->Encode(text, {.add_special = true, .parse_special = parse});
       ASSERT_TRUE(with_special.ok());
       EXPECT_EQ(*with_special, c["ids_with_special"].get<std::vector<std::int32_t>>());
     }
@@ -112,11 +117,13 @@ TEST(TokenizerTest, SpacesOfASentencePieceVocabulary) {
   const auto tokenizer = Make(SmallSentencePiece());
   EXPECT_THAT(EncodePlain(*tokenizer, "text"), ElementsAre(268));
   EXPECT_THAT(EncodePlain(*tokenizer, " text"), ElementsAre(269));
-  EXPECT_THAT(EncodePlain(*tokenizer, "  text"), ElementsAre(260, 268));    // user-defined runs are cut out first
+  EXPECT_THAT(EncodePlain(*tokenizer, "  text"),
+              ElementsAre(260, 268));  // user-defined runs are cut out first
   EXPECT_THAT(EncodePlain(*tokenizer, "    text"), ElementsAre(261, 269));  // the longest one wins
   EXPECT_THAT(EncodePlain(*tokenizer, "<s>text</s>"), ElementsAre(1, 268, 2));
   EXPECT_THAT(EncodePlain(*tokenizer, "\ntext"), ElementsAre(3 + '\n', 268));
-  for (const char* text : {"text", " text", "  text", "\n text", "<|end|>text", "\xF0\x9F\x98\x8A text"}) {
+  for (const char* text :
+       {"text", " text", "  text", "\n text", "<|end|>text", "\xF0\x9F\x98\x8A text"}) {
     EXPECT_EQ(tokenizer->Decode(EncodePlain(*tokenizer, text), false), text);
   }
 }
@@ -163,7 +170,8 @@ TEST(TokenizerTest, BosIsAddedOnceAndNeverDoubled) {
   ASSERT_TRUE(tokenizer->adds_bos());
   EXPECT_THAT(*tokenizer->Encode("text", {}), ElementsAre(1, 268));
   EXPECT_THAT(*tokenizer->Encode("<s>text", {}), ElementsAre(1, 268));
-  EXPECT_THAT(*tokenizer->Encode("<s><s>text", {}), ElementsAre(1, 1, 268));  // the second one was asked for
+  EXPECT_THAT(*tokenizer->Encode("<s><s>text", {}),
+              ElementsAre(1, 1, 268));  // the second one was asked for
   EXPECT_THAT(*tokenizer->Encode("", {}), ElementsAre(1));
   EXPECT_THAT(*tokenizer->Encode("<s>text", {.add_special = false}), ElementsAre(1, 268));
 
@@ -184,11 +192,27 @@ TEST(TokenizerTest, EosMarkedAsOrdinaryIsStillSpecial) {
 
 TEST(TokenizerTest, SplittingRulesByName) {
   Vocabulary vocabulary = ReadVocabulary(DataPath("text/bpe_vocabulary.json"));
-  for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "qwen35", "deepseek-coder", "deepseek-v3", "gpt-4o", "tekken",
-                          "falcon", "starcoder", "command-r", "smollm", "stablelm2", "bloom", "viking", "default", ""}) {
+  for (const char* pre : {"gpt-2",
+                          "llama-bpe",
+                          "qwen2",
+                          "qwen35",
+                          "deepseek-coder",
+                          "deepseek-v3",
+                          "gpt-4o",
+                          "tekken",
+                          "falcon",
+                          "starcoder",
+                          "command-r",
+                          "smollm",
+                          "stablelm2",
+                          "bloom",
+                          "viking",
+                          "default",
+                          ""}) {
     vocabulary.pre = pre;
     const auto tokenizer = Make(vocabulary);
-    const std::string text = "Hello the 12345 w\xC3\xB6rld's\n\n  \xE4\xB8\x80\xE4\xBA\x8C, ok?! \t x";
+    const std::string text =
+        "Hello the 12345 w\xC3\xB6rld's\n\n  \xE4\xB8\x80\xE4\xBA\x8C, ok?! \t x";
     EXPECT_EQ(tokenizer->Decode(EncodePlain(*tokenizer, text), true), text) << pre;
   }
   vocabulary.pre = "no-such-rule";
@@ -253,9 +277,14 @@ TEST(TokenizerTest, RefusesBadJson) {
 
 TEST(TokenizerTest, TruncationAndPaddingOfTheFileAreIgnored) {
   nlohmann::json json = nlohmann::json::parse(ReadFile(DataPath("tokenizers/spm/tokenizer.json")));
-  json["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
-  json["padding"] = {{"strategy", {{"Fixed", 9}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr},
-                     {"pad_id", 0}, {"pad_type_id", 0}, {"pad_token", "<unk>"}};
+  json["truncation"] = {
+      {"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  json["padding"] = {{"strategy", {{"Fixed", 9}}},
+                     {"direction", "Right"},
+                     {"pad_to_multiple_of", nullptr},
+                     {"pad_id", 0},
+                     {"pad_type_id", 0},
+                     {"pad_token", "<unk>"}};
   const auto tokenizer = Tokenizer::FromJson(json.dump(), {});
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
   EXPECT_EQ(EncodePlain(**tokenizer, "hello there").size(),

@@ -51,8 +51,9 @@ impl Bytes {
     /// # Safety
     /// As for as_slice.
     pub unsafe fn as_str<'a>(self, what: &str) -> Result<&'a str, Failure> {
-        std::str::from_utf8(self.as_slice())
-            .map_err(|e| Failure::invalid(format!("{what} is not valid UTF-8 (byte {})", e.valid_up_to())))
+        std::str::from_utf8(self.as_slice()).map_err(|e| {
+            Failure::invalid(format!("{what} is not valid UTF-8 (byte {})", e.valid_up_to()))
+        })
     }
 }
 

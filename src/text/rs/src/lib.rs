@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tokenizer and chat template libraries behind a small C ABI (see src/text/text_rs.h, which is its contract).
+//! The tokenizer and chat template libraries behind a small C ABI (see src/text/text_rs.h, which is
+//! its contract).
 
 mod ffi;
 mod pretokenizers;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Splitting rules of byte-level BPE vocabularies by the name that GGUF files give them (`tokenizer.ggml.pre`). The
-//! expressions are those of the models' own tokenizer.json files.
+//! Splitting rules of byte-level BPE vocabularies by the name that GGUF files give them
+//! (`tokenizer.ggml.pre`). The expressions are those of the models' own tokenizer.json files.
 
 /// How text is cut before merges are applied.
 pub struct Rule {
@@ -28,8 +28,8 @@ const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 pub const KNOWN: &str = "gpt-2, llama-bpe, qwen2, qwen35, deepseek-coder, deepseek-v3, deepseek-r1-qwen, gpt-4o, tekken, \
                          falcon, starcoder, refact, command-r, smollm, stablelm2, olmo, dbrx, smaug-bpe, glm4, bloom";
 
-/// The rule of a name; None for one that is not known. Files from before the key existed say "default" or nothing:
-/// there the architecture decides.
+/// The rule of a name; None for one that is not known. Files from before the key existed say
+/// "default" or nothing: there the architecture decides.
 pub fn rule_for(pre: &str, architecture: &str) -> Option<Rule> {
     let plain = |splits| Rule { splits, ignore_merges: false, nfc: false, add_bos: false };
     Some(match pre {
@@ -37,11 +37,10 @@ pub fn rule_for(pre: &str, architecture: &str) -> Option<Rule> {
             "qwen2" | "qwen2moe" | "qwen3" | "qwen3moe" => Rule { nfc: true, ..plain(&[QWEN2]) },
             _ => plain(&[GPT2]),
         },
-        "gpt-2" | "gpt2" | "mpt" | "olmo" | "jais" | "phi-2" | "trillion" | "granite-docling" | "gigachat"
-        | "exaone4" | "a.x-4.0" | "mellum" | "roberta-bpe" => plain(&[GPT2]),
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
-            Rule { ignore_merges: true, add_bos: true, ..plain(&[LLAMA3]) }
-        }
+        "gpt-2" | "gpt2" | "mpt" | "olmo" | "jais" | "phi-2" | "trillion" | "granite-docling"
+        | "gigachat" | "exaone4" | "a.x-4.0" | "mellum" | "roberta-bpe" => plain(&[GPT2]),
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0"
+        | "lfm2" => Rule { ignore_merges: true, add_bos: true, ..plain(&[LLAMA3]) },
         "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => plain(&[LLAMA3]),
         "qwen2" | "deepseek-r1-qwen" => Rule { nfc: true, ..plain(&[QWEN2]) },
         "qwen35" => Rule { nfc: true, ..plain(&[QWEN35]) },

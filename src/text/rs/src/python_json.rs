@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Template values as Python writes them: `json.dumps`, which is the `tojson` filter of transformers, and `str`.
+//! Template values as Python writes them: `json.dumps`, which is the `tojson` filter of
+//! transformers, and `str`.
 
 use std::fmt::Write;
 
@@ -45,7 +46,8 @@ pub fn float_repr(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "Infinity" } else { "-Infinity" }.to_string();
     }
-    // Rust's LowerExp gives the shortest digits that read back the same, as Python does; only the layout differs.
+    // Rust's LowerExp gives the shortest digits that read back the same, as Python does; only the
+    // layout differs.
     let text = format!("{value:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -57,8 +59,8 @@ pub fn float_repr(value: f64) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// `str()` of a Python value: strings as they are, everything else as `repr`. Only floats need help: they print with
-/// exponents in Python, but not in the template library.
+/// `str()` of a Python value: strings as they are, everything else as `repr`. Only floats need
+/// help: they print with exponents in Python, but not in the template library.
 pub fn python_str(value: &Value) -> String {
     let mut out = String::new();
     if value.as_str().is_some() || !python_repr(value, 0, &mut out) {
@@ -82,7 +84,9 @@ fn python_repr(value: &Value, depth: usize, out: &mut String) -> bool {
     }
     let (open, close) = match kind {
         ValueKind::Map => ("{", "}"),
-        ValueKind::Seq if value.is_tuple() => ("(", if value.len() == Some(1) { ",)" } else { ")" }),
+        ValueKind::Seq if value.is_tuple() => {
+            ("(", if value.len() == Some(1) { ",)" } else { ")" })
+        }
         ValueKind::Seq => ("[", "]"),
         ValueKind::Number | ValueKind::Bool | ValueKind::None => {
             out.push_str(&value.to_string());
@@ -139,7 +143,9 @@ impl Writer<'_> {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                c if (c as u32) < 0x20 || (self.style.ensure_ascii && !(' '..='~').contains(&c)) => {
+                c if (c as u32) < 0x20
+                    || (self.style.ensure_ascii && !(' '..='~').contains(&c)) =>
+                {
                     let mut units = [0u16; 2];
                     for unit in c.encode_utf16(&mut units) {
                         let _ = write!(self.out, "\\u{unit:04x}");
@@ -176,7 +182,10 @@ impl Writer<'_> {
         } else if let Some(text) = self.scalar(key) {
             self.string(&text);
         } else {
-            return Err(fail(format!("keys must be str, int, float, bool or None, not {}", key.kind())));
+            return Err(fail(format!(
+                "keys must be str, int, float, bool or None, not {}",
+                key.kind()
+            )));
         }
         Ok(())
     }
@@ -199,7 +208,9 @@ impl Writer<'_> {
         match value.kind() {
             ValueKind::Seq => self.sequence(value, depth),
             ValueKind::Map => self.mapping(value, depth),
-            ValueKind::Undefined => Err(fail("Object of type Undefined is not JSON serializable".to_string())),
+            ValueKind::Undefined => {
+                Err(fail("Object of type Undefined is not JSON serializable".to_string()))
+            }
             other => Err(fail(format!("Object of type {other} is not JSON serializable"))),
         }
     }

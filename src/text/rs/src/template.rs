@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A compiled chat template: Jinja with the settings, filters and functions that transformers gives its templates, and
-//! limits on what one rendering may do.
+//! A compiled chat template: Jinja with the settings, filters and functions that transformers gives
+//! its templates, and limits on what one rendering may do.
 
 use std::fmt;
 use std::io;
@@ -21,9 +21,34 @@ const MAX_SOURCE: usize = 1 << 20;
 
 /// Variables that only the server sets; a client's chat_template_kwargs may not name them.
 const RESERVED: &[&str] = &[
-    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
-    "bos_token", "eos_token", "pad_token", "unk_token", "raise_exception", "strftime_now", "namespace", "range", "dict",
-    "loop", "self", "caller", "cycler", "joiner", "lipsum", "true", "false", "none", "True", "False", "None",
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+    "raise_exception",
+    "strftime_now",
+    "namespace",
+    "range",
+    "dict",
+    "loop",
+    "self",
+    "caller",
+    "cycler",
+    "joiner",
+    "lipsum",
+    "true",
+    "false",
+    "none",
+    "True",
+    "False",
+    "None",
 ];
 
 /// The text that a template gave to raise_exception.
@@ -80,7 +105,10 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     if let Some(separators) = kwargs.get::<Option<Value>>("separators")?.filter(|v| !v.is_none()) {
         let pair: Vec<String> = separators.try_iter()?.map(|v| v.to_string()).collect();
         let [item, key] = pair.as_slice() else {
-            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be a pair of strings"));
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: separators must be a pair of strings",
+            ));
         };
         style.item_separator = item.clone();
         style.key_separator = key.clone();
@@ -89,9 +117,11 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     dumps(value, &style).map(Value::from)
 }
 
-/// Python's idea of a sequence includes strings and mappings; its idea of an iterable excludes None.
+/// Python's idea of a sequence includes strings and mappings; its idea of an iterable excludes
+/// None.
 fn is_sequence(value: &Value) -> bool {
-    value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+    value.is_undefined()
+        || matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
 }
 
 fn is_iterable(value: &Value) -> bool {
@@ -99,8 +129,10 @@ fn is_iterable(value: &Value) -> bool {
 }
 
 fn strftime_now(now_s: i64, format: &str) -> Result<Value, Error> {
-    let fail = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {what}"));
-    let pattern = std::ffi::CString::new(format).map_err(|_| fail("the format holds a zero byte"))?;
+    let fail =
+        |what: &str| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {what}"));
+    let pattern =
+        std::ffi::CString::new(format).map_err(|_| fail("the format holds a zero byte"))?;
     if format.is_empty() {
         return Ok(Value::from(""));
     }
@@ -124,7 +156,9 @@ fn strftime_now(now_s: i64, format: &str) -> Result<Value, Error> {
 /// Numbers and containers print as in Python.
 fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::Number | ValueKind::Seq | ValueKind::Map => out.write_str(&python_str(value)).map_err(Error::from),
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            out.write_str(&python_str(value)).map_err(Error::from)
+        }
         _ => minijinja::escape_formatter(out, state, value),
     }
 }
@@ -213,13 +247,19 @@ impl TemplateHandle {
                 source.len()
             )));
         }
-        let refuse = |e: Error| Failure::invalid(format!("the chat template does not compile: {}", describe(&e)));
+        let refuse = |e: Error| {
+            Failure::invalid(format!("the chat template does not compile: {}", describe(&e)))
+        };
         let mut environment = new_environment().map_err(refuse)?;
         environment.add_template_owned(NAME, prepare(source)?).map_err(refuse)?;
         Ok(Self { environment, specials: object(specials_json, "the special tokens")? })
     }
 
-    fn context(&self, variables_json: &[u8], kwargs_json: &[u8]) -> Result<Map<String, Json>, Failure> {
+    fn context(
+        &self,
+        variables_json: &[u8],
+        kwargs_json: &[u8],
+    ) -> Result<Map<String, Json>, Failure> {
         let mut context = Map::new();
         // transformers always passes these three, if only as None.
         context.insert("tools".to_string(), Json::Null);
@@ -229,7 +269,9 @@ impl TemplateHandle {
         if !kwargs_json.is_empty() {
             let kwargs = object(kwargs_json, "chat_template_kwargs")?;
             if let Some(name) = kwargs.keys().find(|name| RESERVED.contains(&name.as_str())) {
-                return Err(Failure::invalid(format!("chat_template_kwargs may not set '{name}'; the server sets it itself")));
+                return Err(Failure::invalid(format!(
+                    "chat_template_kwargs may not set '{name}'; the server sets it itself"
+                )));
             }
             context.extend(kwargs);
         }
@@ -237,7 +279,12 @@ impl TemplateHandle {
         Ok(context)
     }
 
-    pub fn render(&self, variables_json: &[u8], kwargs_json: &[u8], now_s: i64) -> Result<Vec<u8>, Failure> {
+    pub fn render(
+        &self,
+        variables_json: &[u8],
+        kwargs_json: &[u8],
+        now_s: i64,
+    ) -> Result<Vec<u8>, Failure> {
         let context = self.context(variables_json, kwargs_json)?;
         let mut values: Vec<(String, Value)> =
             context.iter().map(|(name, value)| (name.clone(), to_value(value))).collect();
@@ -245,15 +292,16 @@ impl TemplateHandle {
         values.push(("strftime_now".to_string(), clock));
         let context = Value::from_pairs(values);
 
-        let fault = |e: Error| Failure::invalid(format!("the chat template failed: {}", describe(&e)));
+        let fault =
+            |e: Error| Failure::invalid(format!("the chat template failed: {}", describe(&e)));
         let template = self.environment.get_template(NAME).map_err(fault)?;
         let mut output = BoundedOutput { bytes: Vec::new(), full: false };
         let result = template.render_captured_to(context, &mut output).map(|_| ());
         match result {
             Ok(()) => Ok(output.bytes),
-            Err(_) if output.full => {
-                Err(Failure::exhausted(format!("the chat template's output is longer than {MAX_OUTPUT} bytes")))
-            }
+            Err(_) if output.full => Err(Failure::exhausted(format!(
+                "the chat template's output is longer than {MAX_OUTPUT} bytes"
+            ))),
             Err(e) if e.kind() == ErrorKind::OutOfFuel => {
                 Err(Failure::exhausted(format!("the chat template took more than {FUEL} steps")))
             }
@@ -265,6 +313,8 @@ impl TemplateHandle {
     }
 
     pub fn mentions(&self, variable: &str) -> bool {
-        self.environment.get_template(NAME).is_ok_and(|t| t.undeclared_variables(false).contains(variable))
+        self.environment
+            .get_template(NAME)
+            .is_ok_and(|t| t.undeclared_variables(false).contains(variable))
     }
 }

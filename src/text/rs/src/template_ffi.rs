@@ -15,7 +15,8 @@ pub unsafe extern "C" fn inferd_template_compile(
     error: *mut Buffer,
 ) -> i32 {
     guard(error, || {
-        let handle = TemplateHandle::compile(source.as_str("the chat template")?, specials_json.as_slice())?;
+        let handle =
+            TemplateHandle::compile(source.as_str("the chat template")?, specials_json.as_slice())?;
         *out = Box::into_raw(Box::new(handle));
         Ok(())
     })
@@ -50,7 +51,11 @@ pub unsafe extern "C" fn inferd_template_render(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn inferd_template_mentions(handle: *const TemplateHandle, variable: Bytes) -> i32 {
-    let look_up = || std::str::from_utf8(variable.as_slice()).is_ok_and(|name| (*handle).mentions(name));
+pub unsafe extern "C" fn inferd_template_mentions(
+    handle: *const TemplateHandle,
+    variable: Bytes,
+) -> i32 {
+    let look_up =
+        || std::str::from_utf8(variable.as_slice()).is_ok_and(|name| (*handle).mentions(name));
     i32::from(catch_unwind(AssertUnwindSafe(look_up)).unwrap_or(false))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is done to a chat template's source before it is compiled: the `generation` tag that transformers adds to Jinja
-//! is rewritten, and names with double underscores are refused.
+//! What is done to a chat template's source before it is compiled: the `generation` tag that
+//! transformers adds to Jinja is rewritten, and names with double underscores are refused.
 
 use crate::ffi::Failure;
 
@@ -23,7 +23,8 @@ fn code_ranges(source: &str) -> Vec<(usize, usize)> {
         let Some(end) = end_of_code(source, start + 2, close) else {
             break;
         };
-        let inner = source[start + 2..end].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
+        let inner = source[start + 2..end]
+            .trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
         if close == "%}" && (inner == "raw" || inner == "endraw") {
             raw = inner == "raw";
         } else if !raw && close != "#}" {
@@ -59,7 +60,8 @@ fn dunder(code: &str) -> Option<&str> {
     code.split(|c| !is_word(c)).find(|w| w.len() > 4 && w.starts_with("__") && w.ends_with("__"))
 }
 
-/// `{% generation %}` marks the assistant's own text for training; for rendering it is an empty scope.
+/// `{% generation %}` marks the assistant's own text for training; for rendering it is an empty
+/// scope.
 fn without_generation(code: &str) -> Option<String> {
     let inner = code.strip_prefix("{%")?.strip_suffix("%}")?;
     let word = inner.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Token id -> the bytes it stands for, so that text can be put together token by token. Made by running a tokenizer's
-//! decoder over each token alone; decoders whose steps look at neighbouring tokens are refused.
+//! Token id -> the bytes it stands for, so that text can be put together token by token. Made by
+//! running a tokenizer's decoder over each token alone; decoders whose steps look at neighbouring
+//! tokens are refused.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,12 @@ impl TokenTable {
     pub fn with_capacity(num_tokens: usize) -> Self {
         let mut offsets = Vec::with_capacity(num_tokens + 1);
         offsets.push(0);
-        Self { bytes: Vec::with_capacity(num_tokens * 8), offsets, flags: Vec::with_capacity(num_tokens), leading_spaces: 0 }
+        Self {
+            bytes: Vec::with_capacity(num_tokens * 8),
+            offsets,
+            flags: Vec::with_capacity(num_tokens),
+            leading_spaces: 0,
+        }
     }
 
     pub fn push(&mut self, bytes: &[u8], flags: u8) {
@@ -91,13 +97,20 @@ fn refuse<T>(what: &str) -> Result<T, Failure> {
     )))
 }
 
-fn add_step(decoder: &DecoderWrapper, json: &Value, fused: &mut bool, plan: &mut Plan) -> Result<(), Failure> {
+fn add_step(
+    decoder: &DecoderWrapper,
+    json: &Value,
+    fused: &mut bool,
+    plan: &mut Plan,
+) -> Result<(), Failure> {
     match json["type"].as_str().unwrap_or_default() {
         "ByteLevel" => plan.byte_level = true,
         "ByteFallback" => plan.byte_fallback = true,
         "Fuse" => *fused = true,
         "Metaspace" => {
-            plan.steps.push(Step::Metaspace(json["replacement"].as_str().unwrap_or("\u{2581}").to_string()));
+            plan.steps.push(Step::Metaspace(
+                json["replacement"].as_str().unwrap_or("\u{2581}").to_string(),
+            ));
             if json["prepend_scheme"].as_str() != Some("never") {
                 plan.leading_spaces = 1;
             }
@@ -111,7 +124,8 @@ fn add_step(decoder: &DecoderWrapper, json: &Value, fused: &mut bool, plan: &mut
             plan.steps.push(Step::Replace(decoder.clone()));
         }
         "Strip" => {
-            let (start, stop) = (json["start"].as_i64().unwrap_or(0), json["stop"].as_i64().unwrap_or(0));
+            let (start, stop) =
+                (json["start"].as_i64().unwrap_or(0), json["stop"].as_i64().unwrap_or(0));
             if json["content"].as_str() != Some(" ") || stop != 0 || !*fused {
                 return refuse("a Strip other than of leading spaces after Fuse");
             }
@@ -123,12 +137,14 @@ fn add_step(decoder: &DecoderWrapper, json: &Value, fused: &mut bool, plan: &mut
 }
 
 fn plan_for(tokenizer: &Tokenizer) -> Result<Plan, Failure> {
-    let mut plan = Plan { byte_level: false, byte_fallback: false, steps: Vec::new(), leading_spaces: 0 };
+    let mut plan =
+        Plan { byte_level: false, byte_fallback: false, steps: Vec::new(), leading_spaces: 0 };
     let Some(decoder) = tokenizer.get_decoder() else {
         return refuse("no steps at all (tokens are joined by spaces)");
     };
     let json_of = |d: &DecoderWrapper| {
-        serde_json::to_value(d).map_err(|e| Failure::invalid(format!("the tokenizer's decoder cannot be read: {e}")))
+        serde_json::to_value(d)
+            .map_err(|e| Failure::invalid(format!("the tokenizer's decoder cannot be read: {e}")))
     };
     let mut fused = false;
     if let DecoderWrapper::Sequence(sequence) = decoder {
@@ -148,7 +164,9 @@ fn apply(plan: &Plan, alphabet: &ByteAlphabet, token: &str) -> Result<Vec<u8>, F
             Step::Metaspace(replacement) => text.replace(replacement.as_str(), " "),
             Step::Replace(decoder) => decoder
                 .decode_chain(vec![text])
-                .map_err(|e| Failure::invalid(format!("the decoder fails for token '{token}': {e}")))?
+                .map_err(|e| {
+                    Failure::invalid(format!("the decoder fails for token '{token}': {e}"))
+                })?
                 .concat(),
         };
     }
@@ -175,7 +193,9 @@ pub fn table_of(tokenizer: &Tokenizer) -> Result<TokenTable, Failure> {
         let index = id as usize;
         // A hostile file may name any 32-bit id; real vocabularies stay far below.
         if index >= MAX_VOCABULARY {
-            return Err(Failure::invalid(format!("token '{token}' has id {id}; at most {MAX_VOCABULARY} tokens are supported")));
+            return Err(Failure::invalid(format!(
+                "token '{token}' has id {id}; at most {MAX_VOCABULARY} tokens are supported"
+            )));
         }
         if index >= spelling.len() {
             spelling.resize(index + 1, None);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One tokenizer with its byte table: encoding with special tokens read or spelt, and what the model wants around a text.
+//! One tokenizer with its byte table: encoding with special tokens read or spelt, and what the
+//! model wants around a text.
 
 use std::sync::OnceLock;
 
@@ -13,20 +14,27 @@ pub struct TokenizerHandle {
     /// The same tokenizer, treating special tokens in the text as text; made when first asked for.
     plain: OnceLock<Tokenizer>,
     pub table: TokenTable,
-    /// Added around a text on top of the tokenizer's own post-processor (which vocabularies from GGUF do not have).
+    /// Added around a text on top of the tokenizer's own post-processor (which vocabularies from
+    /// GGUF do not have).
     prefix: Option<u32>,
     suffix: Option<u32>,
 }
 
 impl TokenizerHandle {
-    pub fn new(tokenizer: Tokenizer, table: TokenTable, prefix: Option<u32>, suffix: Option<u32>) -> Self {
+    pub fn new(
+        tokenizer: Tokenizer,
+        table: TokenTable,
+        prefix: Option<u32>,
+        suffix: Option<u32>,
+    ) -> Self {
         Self { tokenizer, plain: OnceLock::new(), table, prefix, suffix }
     }
 
     pub fn from_json(json: &[u8]) -> Result<Self, Failure> {
-        let mut tokenizer =
-            Tokenizer::from_bytes(json).map_err(|e| Failure::invalid(format!("tokenizer.json cannot be read: {e}")))?;
-        // Left over from training in some published files; a server must neither cut nor fill prompts.
+        let mut tokenizer = Tokenizer::from_bytes(json)
+            .map_err(|e| Failure::invalid(format!("tokenizer.json cannot be read: {e}")))?;
+        // Left over from training in some published files; a server must neither cut nor fill
+        // prompts.
         tokenizer
             .with_truncation(None)
             .map_err(|e| Failure::invalid(format!("tokenizer.json: truncation: {e}")))?
@@ -35,7 +43,12 @@ impl TokenizerHandle {
         Ok(Self::new(tokenizer, table, None, None))
     }
 
-    pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Failure> {
+    pub fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<u32>, Failure> {
         let tokenizer = if parse_special {
             &self.tokenizer
         } else {

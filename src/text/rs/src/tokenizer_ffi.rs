@@ -46,7 +46,11 @@ unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
     }
 }
 
-unsafe fn strings<'a>(data: *const Bytes, size: usize, what: &str) -> Result<Vec<&'a str>, Failure> {
+unsafe fn strings<'a>(
+    data: *const Bytes,
+    size: usize,
+    what: &str,
+) -> Result<Vec<&'a str>, Failure> {
     slice(data, size).iter().enumerate().map(|(i, s)| s.as_str(&format!("{what} {i}"))).collect()
 }
 
@@ -111,14 +115,18 @@ pub unsafe extern "C" fn inferd_tokenizer_encode(
     error: *mut Buffer,
 ) -> i32 {
     guard(error, || {
-        let ids = (*tokenizer).encode(text.as_str("the text")?, add_special != 0, parse_special != 0)?;
+        let ids =
+            (*tokenizer).encode(text.as_str("the text")?, add_special != 0, parse_special != 0)?;
         give(out, ids);
         Ok(())
     })
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn inferd_tokenizer_token_to_id(tokenizer: *const TokenizerHandle, token: Bytes) -> i32 {
+pub unsafe extern "C" fn inferd_tokenizer_token_to_id(
+    tokenizer: *const TokenizerHandle,
+    token: Bytes,
+) -> i32 {
     let look_up = || {
         let token = std::str::from_utf8(token.as_slice()).ok()?;
         (*tokenizer).token_to_id(token).and_then(|id| i32::try_from(id).ok())
@@ -127,7 +135,10 @@ pub unsafe extern "C" fn inferd_tokenizer_token_to_id(tokenizer: *const Tokenize
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn inferd_tokenizer_table(tokenizer: *const TokenizerHandle, out: *mut RawTable) {
+pub unsafe extern "C" fn inferd_tokenizer_table(
+    tokenizer: *const TokenizerHandle,
+    out: *mut RawTable,
+) {
     let table = &(*tokenizer).table;
     *out = RawTable {
         bytes: table.bytes.as_ptr(),

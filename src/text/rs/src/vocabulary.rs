@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds a tokenizer from the vocabulary arrays of a GGUF file: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
+//! Builds a tokenizer from the vocabulary arrays of a GGUF file: byte-level BPE ("gpt2") or
+//! SentencePiece BPE ("llama").
 
 use ahash::AHashMap;
 use tokenizers::models::bpe::{Merges, BPE};
-use tokenizers::normalizers::{replace::Replace, unicode::NFC, Prepend, Sequence as NormalizerSequence};
+use tokenizers::normalizers::{
+    replace::Replace, unicode::NFC, Prepend, Sequence as NormalizerSequence,
+};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizerSequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -56,15 +59,21 @@ impl Vocabulary<'_> {
     fn check(&self) -> Result<(), Failure> {
         let n = self.tokens.len();
         if n == 0 || n > MAX_VOCABULARY {
-            return Err(Failure::invalid(format!("the vocabulary has {n} tokens; 1 to {MAX_VOCABULARY} are supported")));
+            return Err(Failure::invalid(format!(
+                "the vocabulary has {n} tokens; 1 to {MAX_VOCABULARY} are supported"
+            )));
         }
         let bytes: usize = self.tokens.iter().map(|token| token.len()).sum();
         if bytes > MAX_VOCABULARY_BYTES {
-            return Err(Failure::invalid(format!("the vocabulary's tokens have {bytes} bytes; the limit is {MAX_VOCABULARY_BYTES}")));
+            return Err(Failure::invalid(format!(
+                "the vocabulary's tokens have {bytes} bytes; the limit is {MAX_VOCABULARY_BYTES}"
+            )));
         }
         for (name, len) in [("scores", self.scores.len()), ("token_type", self.types.len())] {
             if len != 0 && len != n {
-                return Err(Failure::invalid(format!("tokenizer.ggml.{name} has {len} entries for {n} tokens")));
+                return Err(Failure::invalid(format!(
+                    "tokenizer.ggml.{name} has {len} entries for {n} tokens"
+                )));
             }
         }
         for (name, id) in [("bos", self.bos_id), ("eos", self.eos_id), ("unknown", self.unk_id)] {
@@ -77,7 +86,8 @@ impl Vocabulary<'_> {
         Ok(())
     }
 
-    /// A token's spelling in the text: user-defined tokens are matched against text with plain spaces.
+    /// A token's spelling in the text: user-defined tokens are matched against text with plain
+    /// spaces.
     fn spelling(&self, id: usize, sentence_piece: bool) -> String {
         if sentence_piece && self.kind(id) == USER_DEFINED {
             self.tokens[id].replace(SPACE, " ")
@@ -97,9 +107,16 @@ impl Vocabulary<'_> {
 
     /// Control and user-defined tokens, which are cut out of the text before anything else.
     ///
-    /// Runs of spaces are found in the normalised text, as SentencePiece does, so that a literal U+2581 counts as a space.
-    fn added_tokens(&self, spaces_normalised: bool, sentence_piece: bool, map: &AHashMap<String, u32>) -> Vec<AddedToken> {
-        // Phi-3's special tokens swallow the white space behind them; its GGUF files have no field to say so.
+    /// Runs of spaces are found in the normalised text, as SentencePiece does, so that a literal
+    /// U+2581 counts as a space.
+    fn added_tokens(
+        &self,
+        spaces_normalised: bool,
+        sentence_piece: bool,
+        map: &AHashMap<String, u32>,
+    ) -> Vec<AddedToken> {
+        // Phi-3's special tokens swallow the white space behind them; its GGUF files have no field
+        // to say so.
         let phi3 = sentence_piece && self.architecture == "phi3";
         (0..self.tokens.len())
             .filter_map(|id| {
@@ -112,7 +129,9 @@ impl Vocabulary<'_> {
                 if content.is_empty() || map.get(&content) != Some(&(id as u32)) {
                     return None;
                 }
-                let rstrip = phi3 && special && !matches!(content.as_str(), "<unk>" | "<s>" | "<|endoftext|>");
+                let rstrip = phi3
+                    && special
+                    && !matches!(content.as_str(), "<unk>" | "<s>" | "<|endoftext|>");
                 let normalised = spaces_normalised && !special && content.contains(' ');
                 Some(AddedToken::from(content, special).normalized(normalised).rstrip(rstrip))
             })
@@ -143,21 +162,28 @@ fn build_byte_level(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Failure>
         ))
     })?;
     if vocabulary.merges.is_empty() {
-        return Err(Failure::invalid("tokenizer.ggml.merges is missing; a 'gpt2' vocabulary needs it"));
+        return Err(Failure::invalid(
+            "tokenizer.ggml.merges is missing; a 'gpt2' vocabulary needs it",
+        ));
     }
     let mut merges: Merges = Vec::with_capacity(vocabulary.merges.len());
     for (index, merge) in vocabulary.merges.iter().enumerate() {
         // The left part is never empty, but may itself be a space.
         let cut = merge.char_indices().skip(1).find(|(_, c)| *c == ' ').map(|(at, _)| at);
         let Some((left, right)) = cut.map(|at| (&merge[..at], &merge[at + 1..])) else {
-            return Err(Failure::invalid(format!("merge {index} ('{merge}') is not two parts with a space between")));
+            return Err(Failure::invalid(format!(
+                "merge {index} ('{merge}') is not two parts with a space between"
+            )));
         };
         merges.push((left.to_string(), right.to_string()));
     }
     let map = vocabulary.map(false);
     let added = vocabulary.added_tokens(false, false, &map);
-    let model =
-        BPE::builder().vocab_and_merges(map, merges).ignore_merges(rule.ignore_merges).build().map_err(fault)?;
+    let model = BPE::builder()
+        .vocab_and_merges(map, merges)
+        .ignore_merges(rule.ignore_merges)
+        .build()
+        .map_err(fault)?;
     let mut tokenizer = Tokenizer::new(model);
     if rule.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(fault)?;
@@ -165,7 +191,9 @@ fn build_byte_level(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Failure>
     let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
     for expression in rule.splits {
         let pattern = SplitPattern::Regex(expression.to_string());
-        steps.push(Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(fault)?.into());
+        steps.push(
+            Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(fault)?.into(),
+        );
     }
     steps.push(ByteLevel::new(false, false, false).into());
     tokenizer.with_pre_tokenizer(Some(PreTokenizerSequence::new(steps)));
@@ -187,13 +215,17 @@ fn build_byte_level(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Failure>
 
 fn build_sentence_piece(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Failure> {
     if vocabulary.scores.is_empty() {
-        return Err(Failure::invalid("tokenizer.ggml.scores is missing; a 'llama' vocabulary needs it"));
+        return Err(Failure::invalid(
+            "tokenizer.ggml.scores is missing; a 'llama' vocabulary needs it",
+        ));
     }
-    let prefix_space = vocabulary.add_space_prefix.unwrap_or(!vocabulary.architecture.starts_with("gemma"));
+    let prefix_space =
+        vocabulary.add_space_prefix.unwrap_or(!vocabulary.architecture.starts_with("gemma"));
     let map = vocabulary.map(true);
     let merges = merges_from_scores(vocabulary, &map);
     let added = vocabulary.added_tokens(!prefix_space, true, &map);
-    let mut builder = BPE::builder().vocab_and_merges(map, merges).fuse_unk(true).byte_fallback(true);
+    let mut builder =
+        BPE::builder().vocab_and_merges(map, merges).fuse_unk(true).byte_fallback(true);
     if let Some(id) = vocabulary.unk_id {
         builder = builder.unk_token(vocabulary.spelling(id as usize, true));
     }
@@ -220,19 +252,23 @@ fn build_sentence_piece(vocabulary: &Vocabulary) -> Result<TokenizerHandle, Fail
     Ok(finish(vocabulary, tokenizer, table, true))
 }
 
-/// A byte token's value: `<0x0A>`, with or without something behind the bracket that makes copies distinct.
+/// A byte token's value: `<0x0A>`, with or without something behind the bracket that makes copies
+/// distinct.
 fn byte_of(id: usize, token: &str) -> Result<u8, Failure> {
-    token
-        .get(..6)
-        .and_then(crate::token_table::byte_token)
-        .ok_or_else(|| Failure::invalid(format!("token {id} ('{token}') is typed as a byte but not spelt like '<0x0A>'")))
+    token.get(..6).and_then(crate::token_table::byte_token).ok_or_else(|| {
+        Failure::invalid(format!(
+            "token {id} ('{token}') is typed as a byte but not spelt like '<0x0A>'"
+        ))
+    })
 }
 
-/// SentencePiece joins the neighbours whose union has the best score. As ranked merges: every way to cut a token into
-/// two tokens, best unions first; among the cuts of one token, the one with the better parts first.
+/// SentencePiece joins the neighbours whose union has the best score. As ranked merges: every way
+/// to cut a token into two tokens, best unions first; among the cuts of one token, the one with the
+/// better parts first.
 fn merges_from_scores(vocabulary: &Vocabulary, map: &AHashMap<String, u32>) -> Merges {
     let score = |id: u32| vocabulary.scores[id as usize];
-    let normal = |part: &str| map.get(part).copied().filter(|&id| vocabulary.kind(id as usize) == NORMAL);
+    let normal =
+        |part: &str| map.get(part).copied().filter(|&id| vocabulary.kind(id as usize) == NORMAL);
     let mut all: Vec<(f32, &str, &str)> = Vec::new();
     let mut cuts: Vec<(f32, f32, &str, &str)> = Vec::new();
     for (id, token) in vocabulary.tokens.iter().enumerate() {
@@ -253,7 +289,12 @@ fn merges_from_scores(vocabulary: &Vocabulary, map: &AHashMap<String, u32>) -> M
     all.into_iter().map(|(_, left, right)| (left.to_string(), right.to_string())).collect()
 }
 
-fn finish(vocabulary: &Vocabulary, tokenizer: Tokenizer, table: TokenTable, add_bos: bool) -> TokenizerHandle {
+fn finish(
+    vocabulary: &Vocabulary,
+    tokenizer: Tokenizer,
+    table: TokenTable,
+    add_bos: bool,
+) -> TokenizerHandle {
     let prefix = vocabulary.bos_id.filter(|_| vocabulary.add_bos.unwrap_or(add_bos));
     let suffix = vocabulary.eos_id.filter(|_| vocabulary.add_eos.unwrap_or(false));
     TokenizerHandle::new(tokenizer, table, prefix, suffix)
