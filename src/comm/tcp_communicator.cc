@@ -124,14 +124,11 @@ Error TcpCommunicator::Late(const Deadline& deadline) const {
 
 Result<> TcpCommunicator::Sleep(const Deadline& deadline) {
   std::array<pollfd, kMaxRanks + 1> fds;
-  std::array<TcpPeer*, kMaxRanks + 1> watched = {};
   nfds_t count = 0;
   fds[count++] = {.fd = wake_.get(), .events = POLLIN, .revents = 0};
   for (const auto& peer : peers_) {
-    // Also those we need nothing from: they may have to say why the group is broken.
     if (peer && (peer->sending() || peer->wants_bytes())) {
       const int events = (peer->sending() ? POLLOUT : 0) | (peer->wants_bytes() ? POLLIN : 0);
-      watched[count] = peer.get();
       fds[count++] = {.fd = peer->fd(), .events = static_cast<short>(events), .revents = 0};
     }
   }
@@ -150,10 +147,14 @@ Result<> TcpCommunicator::Sleep(const Deadline& deadline) {
     }
     return Late(deadline);
   }
-  for (nfds_t i = 1; ready > 0 && i < count; ++i) {
-    if ((fds[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && watched[i]->wants_bytes()) {
-      if (auto read = watched[i]->Read(); !read.ok()) {
-        culprit_ = watched[i]->blamed();
+  return {};
+}
+
+Result<> TcpCommunicator::ListenToIdle() {
+  for (const auto& peer : peers_) {
+    if (peer && !peer->receiving() && peer->wants_bytes()) {
+      if (auto read = peer->Read(); !read.ok()) {
+        culprit_ = peer->blamed();
         return read;
       }
     }
@@ -163,16 +164,22 @@ Result<> TcpCommunicator::Sleep(const Deadline& deadline) {
 
 Result<> TcpCommunicator::Complete(const Deadline& deadline) {
   const auto busy_until = Deadline::Clock::now() + kBusyPoll;
+  bool slept = false;
   while (true) {
     INFERD_ASSIGN(const bool done, Advance());
     if (done) {
       return {};
+    }
+    if (slept) {
+      // After Advance: what finishes this call comes before what a peer has to say about the next one.
+      INFERD_TRY(ListenToIdle());
     }
     if (!aborted_ && Deadline::Clock::now() < busy_until) {
       ::sched_yield();
       continue;
     }
     INFERD_TRY(Sleep(deadline));
+    slept = true;
   }
 }
 

@@ -59,8 +59,10 @@ class TcpCommunicator final : public Communicator {
   Result<> Complete(const Deadline& deadline);
   /// One round over the peers. True when nothing is left to do.
   Result<bool> Advance();
-  /// Sleeps until a socket is ready or the group is aborted; reads what has come.
+  /// Sleeps until a socket is ready; the error of an abort or of a missed deadline.
   Result<> Sleep(const Deadline& deadline);
+  /// Reads from peers this call needs nothing from: they may have to say why the group is broken.
+  Result<> ListenToIdle();
   Error Late(const Deadline& deadline) const;
   void Break(const Error& error);
 
