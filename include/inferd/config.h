@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything a user can set: plain structs, one per room. Filled in the order default < file < environment < flag; names,
+// flags and help texts are in src/app/settings.cc, and configs/inferd.yaml shows them all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace inferd {
+
+struct ModelConfig {
+  std::string model;  // path, catalog name or hub name
+  std::vector<std::string> served_model_name;
+  std::string chat_template;  // a file; empty: the model's own
+  std::int64_t max_model_len = 0;  // 0: what the model and the memory allow
+  std::string dtype = "auto";
+  std::string quantization;
+  bool offline = false;  // never download
+};
+
+struct ParallelConfig {
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t ep = 1;
+  std::int64_t dp = 1;
+  bool enable_expert_parallel = false;
+  std::vector<std::int64_t> pp_partition;  // layers per stage
+  bool allow_cross_host_tp = false;
+};
+
+struct WorkerSettings {
+  std::string device = "cpu";
+  std::int64_t threads = 0;  // per host; 0: all CPUs of the process
+  std::int64_t kv_cache_bytes = 0;  // per host; 0: chosen from the free memory
+  std::string kv_cache_dtype = "auto";
+  double gpu_memory_utilization = 0.9;
+};
+
+struct SchedulerConfig {
+  std::int64_t max_num_seqs = 64;
+  std::int64_t max_num_batched_tokens = 512;
+  std::int64_t max_waiting = 1024;
+  bool enable_prefix_caching = true;
+  std::int64_t step_deadline_ms = 30'000;
+  std::int64_t queue_deadline_ms = 0;  // 0: none
+};
+
+struct ClusterConfig {
+  std::int64_t nnodes = 1;
+  std::int64_t node_rank = 0;
+  std::string leader;          // host:port of the leader's control port; on the leader: where it listens
+  std::string data_address;    // this host's address for data between hosts
+  std::string secret_file;
+  std::int64_t nodes_deadline_ms = 600'000;
+};
+
+struct HttpConfig {
+  std::string host = "127.0.0.1";
+  std::int64_t port = 8000;
+  std::string port_file;  // the chosen port is written here
+  std::int64_t io_threads = 1;
+  std::int64_t request_threads = 2;
+  std::int64_t max_connections = 8192;
+  std::int64_t max_body_bytes = 32 << 20;
+  std::vector<std::string> allowed_hosts;
+  bool access_log = true;
+  std::int64_t shutdown_timeout_s = 30;
+};
+
+struct LogConfig {
+  std::string level = "info";
+};
+
+struct Config {
+  ModelConfig model;
+  ParallelConfig parallel;
+  WorkerSettings worker;
+  SchedulerConfig scheduler;
+  ClusterConfig cluster;
+  HttpConfig http;
+  LogConfig log;
+};
+
+}  // namespace inferd

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// From argv to a Config and what to do with it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "inferd/config.h"
+#include "inferd/result.h"
+
+namespace inferd::app {
+
+struct CommandLine {
+  std::string command;                  // "serve" when none is given
+  std::vector<std::string> positional;  // but for serve's MODEL
+  Config config;
+  bool help = false;
+  bool print_config = false;
+  bool version = false;
+};
+
+/// `args` without argv[0]. Applies default < file (--config or INFERD_CONFIG) < environment < flags.
+Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args);
+
+/// The text of --help for a command.
+std::string HelpText(const std::string& command);
+
+}  // namespace inferd::app

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands; each in its own file. They return the process's exit status after reporting errors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "inferd/config.h"
+#include "inferd/result.h"
+#include "leader/leader.h"
+#include "store/model.h"
+
+namespace inferd::app {
+
+Result<> Serve(const Config& config);
+Result<> Worker(const std::vector<std::string>& args);
+Result<> FetchModel(const std::vector<std::string>& names);
+Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
+Result<> PrintPlan(const Config& config);
+
+/// Finds the model, downloading it first if it is a known name that is not there (unless offline), and opens it.
+Result<store::Model> FindModel(const ModelConfig& config);
+/// From --cluster-secret-file or INFERD_CLUSTER_SECRET; empty: none given.
+Result<std::string> ClusterSecret(const ClusterConfig& cluster);
+/// What the leader needs to know of configuration and model.
+Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const store::Model& model);
+
+}  // namespace inferd::app

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "app/commands.h"
+#include "app/progress.h"
+#include "app/signals.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "store/fetch.h"
+#include "store/resolve.h"
+
+namespace inferd::app {
+namespace {
+
+Result<std::string> FetchWithProgress(const std::string& name) {
+  std::optional<ProgressBar> bar;
+  std::string file;
+  store::FetchOptions options;
+  options.progress = [&](const store::FetchProgress& progress) {
+    const std::string what = progress.file + (progress.verifying ? " (verifying)" : "");
+    if (!bar || what != file) {
+      bar.reset();
+      bar.emplace(what);
+      file = what;
+    }
+    bar->Update(progress.done_bytes, progress.total_bytes);
+    return !StopRequested();
+  };
+  return store::Fetch(name, options);
+}
+
+}  // namespace
+
+Result<> FetchModel(const std::vector<std::string>& names) {
+  if (names.size() != 1) {
+    return InvalidArgument("usage: inferd fetch NAME");
+  }
+  INFERD_ASSIGN(const std::string path, FetchWithProgress(names.front()));
+  std::printf("%s\n", path.c_str());
+  return {};
+}
+
+Result<store::Model> FindModel(const ModelConfig& config) {
+  if (config.model.empty()) {
+    return InvalidArgument("no model given; for example: inferd qwen2.5-coder-0.5b, or inferd --model PATH");
+  }
+  auto path = store::ResolveModel(config.model);
+  if (!path.ok() && path.error().code() == Code::kNotFound && !config.offline) {
+    auto catalog = store::Catalog::Load();
+    if (!catalog.ok()) {
+      return catalog.error();
+    }
+    if (catalog->Find(config.model) != nullptr || store::ParseHubName(config.model)) {
+      log::Info("app", "{} is not in the cache yet: fetching it", config.model);
+      path = FetchWithProgress(config.model);
+    }
+  }
+  if (!path.ok()) {
+    return path.error();
+  }
+  INFERD_ASSIGN(store::Model model, store::OpenModel(*path));
+  model.spec.name = config.model;
+  return model;
+}
+
+}  // namespace inferd::app

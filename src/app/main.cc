@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `inferd` binary: reads the command line and runs one command.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "app/command_line.h"
+#include "app/commands.h"
+#include "app/settings.h"
+#include "app/signals.h"
+#include "base/log.h"
+#include "inferd/version.h"
+
+namespace {
+
+using inferd::Result;
+
+inferd::log::Level ToLevel(const std::string& name) {
+  using inferd::log::Level;
+  return name == "debug"     ? Level::kDebug
+         : name == "warning" ? Level::kWarning
+         : name == "error"   ? Level::kError
+                             : Level::kInfo;
+}
+
+Result<> Run(inferd::app::CommandLine line) {
+  if (line.command == "worker") {
+    return inferd::app::Worker(line.positional);
+  }
+  if (line.command == "fetch") {
+    return inferd::app::FetchModel(line.positional);
+  }
+  if (line.command == "tokenize") {
+    return inferd::app::TokenizeText(line.config, line.positional);
+  }
+  if (line.command == "plan") {
+    return inferd::app::PrintPlan(line.config);
+  }
+  inferd::log::Info("app", "inferd {} with this configuration\n{}", inferd::kVersion,
+                    inferd::app::PrintConfig(inferd::app::Settings(&line.config)));
+  return inferd::app::Serve(line.config);
+}
+
+int Main(const std::vector<std::string>& args) {
+  auto line = inferd::app::ParseCommandLine(args);
+  if (!line.ok()) {
+    std::fprintf(stderr, "inferd: %s\n", line.error().message().c_str());
+    return 2;
+  }
+  if (line->help) {
+    std::fputs(inferd::app::HelpText(line->command).c_str(), stdout);
+    return 0;
+  }
+  if (line->version || line->command == "version") {
+    std::printf("inferd %s\n", std::string(inferd::kVersion).c_str());
+    return 0;
+  }
+  if (line->print_config) {
+    std::fputs(inferd::app::PrintConfig(inferd::app::Settings(&line->config)).c_str(), stdout);
+    return 0;
+  }
+  inferd::log::Init(ToLevel(line->config.log.level), line->command == "worker" ? "worker" : "leader");
+  if (line->command != "worker") {
+    inferd::app::InstallSignalHandlers();
+  }
+  const Result<> result = Run(*std::move(line));
+  if (!result.ok()) {
+    std::fprintf(stderr, "inferd: %s\n", result.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "inferd: %s\n", error.what());
+    return 70;
+  }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the node agent.
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "api/server.h"
+#include "app/commands.h"
+#include "app/model_text.h"
+#include "app/progress.h"
+#include "app/settings.h"
+#include "app/signals.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "leader/node_agent.h"
+
+namespace inferd::app {
+namespace {
+
+constexpr int kWatchMs = 500;
+constexpr int kDrainPollMs = 20;
+
+bool IsLoopback(const std::string& host) { return host.starts_with("127.") || host == "::1" || host == "localhost"; }
+
+api::HttpOptions ToHttpOptions(const HttpConfig& config) {
+  api::HttpOptions options;
+  options.host = config.host;
+  options.port = static_cast<std::uint16_t>(config.port);
+  options.io_threads = static_cast<int>(config.io_threads);
+  options.request_threads = static_cast<int>(config.request_threads);
+  options.max_connections = static_cast<std::size_t>(config.max_connections);
+  options.max_body_bytes = static_cast<std::size_t>(config.max_body_bytes);
+  options.access_log = config.access_log;
+  if (IsLoopback(config.host)) {
+    options.allowed_hosts = {"localhost", "127.0.0.1", "[::1]", config.host};
+    options.allowed_hosts.insert(options.allowed_hosts.end(), config.allowed_hosts.begin(), config.allowed_hosts.end());
+  } else {
+    options.allowed_hosts = config.allowed_hosts;
+  }
+  for (const std::string& host : config.allowed_hosts) {
+    if (host == "*") {
+      options.allowed_hosts.clear();
+      break;
+    }
+  }
+  return options;
+}
+
+/// A connection needs a descriptor; the usual soft limit of 1024 is for programs that use select.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+Result<> RunAgent(const Config& config) {
+  leader::NodeAgentOptions options;
+  const char* const lws_leader = std::getenv("LWS_LEADER_ADDRESS");
+  options.leader = config.cluster.leader.empty() && lws_leader != nullptr ? std::string(lws_leader) + ":7000" : config.cluster.leader;
+  if (options.leader.empty()) {
+    return InvalidArgument("--node-rank {} needs --leader HOST:PORT, the control port of the leader", config.cluster.node_rank);
+  }
+  options.node_rank = static_cast<std::int32_t>(config.cluster.node_rank);
+  options.data_address = config.cluster.data_address;
+  options.connect_deadline_ms = config.cluster.nodes_deadline_ms;
+  INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
+  std::atomic<bool> stop{false};
+  std::atomic<bool> ended{false};
+  std::thread watch([&] {
+    while (!ended.load() && !StopRequested()) {
+      WaitForStop(kWatchMs);
+    }
+    stop.store(true);
+  });
+  Result<> result = leader::RunNodeAgent(options, stop);
+  ended.store(true);
+  watch.join();
+  return result;
+}
+
+Result<> Announce(const HttpConfig& http, std::uint16_t port) {
+  const std::string shown = http.host.find(':') == std::string::npos ? http.host : "[" + http.host + "]";
+  log::Info("app", "listening on http://{}:{}", shown, port);
+  if (!http.port_file.empty()) {
+    INFERD_TRY(base::WriteFileAtomic(http.port_file, std::to_string(port) + "\n"));
+  }
+  return {};
+}
+
+Result<> WaitUntilReady(leader::Leader* leader) {
+  ProgressBar bar("loading");
+  return leader->WaitUntilReady([&bar](const leader::LoadProgress& progress) { bar.Update(progress.bytes_done, progress.bytes_total); },
+                                [] { return StopRequested(); });
+}
+
+/// Until a signal comes, or the model is lost for good.
+Result<> Watch(const leader::Leader& leader) {
+  while (!StopRequested()) {
+    WaitForStop(kWatchMs);
+    if (leader.phase() == leader::Phase::kFailed) {
+      return Unavailable("the model's workers failed and could not be replaced; see the log above");
+    }
+  }
+  return {};
+}
+
+/// New work is refused, accepted work finishes.
+void Drain(const HttpConfig& http, api::Server* server) {
+  server->BeginDrain();
+  log::Info("app", "shutting down: {} requests run; they get {} s", server->open_requests(), http.shutdown_timeout_s);
+  const std::int64_t deadline_ms = base::SteadyClock::Get().NowMs() + http.shutdown_timeout_s * 1000;
+  while (server->open_requests() > 0) {
+    if (base::SteadyClock::Get().NowMs() >= deadline_ms) {
+      log::Warning("app", "{} requests are cut off after {} s", server->open_requests(), http.shutdown_timeout_s);
+      return;
+    }
+    poll(nullptr, 0, kDrainPollMs);
+  }
+}
+
+}  // namespace
+
+Result<> Serve(const Config& config) {
+  if (config.cluster.node_rank > 0) {
+    return RunAgent(config);
+  }
+  RaiseDescriptorLimit();
+  INFERD_ASSIGN(const store::Model model, FindModel(config.model));
+  INFERD_ASSIGN(auto served, MakeServedModel(model, config.model));
+  INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(config, model));
+  INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
+  log::Info("app", "memory\n{}", spec::Describe(leader->ledger()));
+  auto server = api::Server::Start(ToHttpOptions(config.http), std::move(served), leader.get());
+  if (!server.ok()) {
+    leader->Stop();
+    return server.error();
+  }
+  Result<> result = Announce(config.http, (*server)->port());
+  if (result.ok()) {
+    result = WaitUntilReady(leader.get());
+  }
+  if (result.ok() && !StopRequested()) {
+    log::Info("app", "ready: {} with tp {} pp {} ep {} dp {}, {} tokens of context", config.model.model, config.parallel.tp,
+              config.parallel.pp, config.parallel.ep, config.parallel.dp, leader->max_model_len());
+    result = Watch(*leader);
+  }
+  if (StopRequested()) {
+    result = {};
+    Drain(config.http, server->get());
+  }
+  leader->BeginDrain();
+  (*server)->Stop();
+  leader->Stop();
+  return result;
+}
+
+}  // namespace inferd::app
