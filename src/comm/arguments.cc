@@ -2,11 +2,11 @@
 // Argument checks common to the backends.
 #include "comm/arguments.h"
 
-#include <cstring>
-#include <optional>
-
 #include "base/checked_math.h"
 #include "base/error.h"
+
+#include <cstring>
+#include <optional>
 
 namespace inferd::comm {
 namespace {
@@ -58,10 +58,8 @@ Result<> CheckGroup(const GroupOptions& options) {
     return InvalidArgument("the group has no id");
   }
   if (options.chunk_bytes < kMinChunkBytes || options.chunk_bytes > kMaxChunkBytes) {
-    return InvalidArgument("chunk_bytes {} is outside {} to {}",
-                           options.chunk_bytes,
-                           kMinChunkBytes,
-                           kMaxChunkBytes);
+    return InvalidArgument(
+        "chunk_bytes {} is outside {} to {}", options.chunk_bytes, kMinChunkBytes, kMaxChunkBytes);
   }
   if (options.join_deadline.count() <= 0 || options.call_deadline.count() <= 0) {
     return InvalidArgument("deadlines must be positive, got join {} ms and call {} ms",

@@ -2,12 +2,12 @@
 // What every backend checks before it touches a peer. A refused call leaves the group whole.
 #pragma once
 
+#include "comm/communicator.h"
+#include "inferd/result.h"
+
 #include <cstddef>
 #include <span>
 #include <string_view>
-
-#include "comm/communicator.h"
-#include "inferd/result.h"
 
 namespace inferd::comm {
 

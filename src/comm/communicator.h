@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives and point-to-point between the ranks of one group. Backends: shm (one host), tcp (several), fake (threads
-// of one process, for tests); nccl later. Every call has a deadline; Abort makes every pending and later call fail.
+// Collectives and point-to-point between the ranks of one group. Backends: shm (one host), tcp
+// (several), fake (threads of one process, for tests); nccl later. Every call has a deadline; Abort
+// makes every pending and later call fail.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <chrono>
 #include <cstddef>
@@ -12,15 +15,13 @@
 #include <string_view>
 #include <vector>
 
-#include "inferd/result.h"
-
 namespace inferd::comm {
 
-/// A group of ranks 0..size-1. All ranks call the same collectives in the same order (as in MPI and NCCL).
-/// Threads: one caller at a time; Abort may come from any thread.
-/// Errors: kDeadlineExceeded (names the rank that is late), kAborted (Abort was called), kUnavailable (a peer is gone).
-/// After an error the group is broken and must be made anew with a new generation.
-/// Sums run in rank order, so all ranks get the same bits.
+/// A group of ranks 0..size-1. All ranks call the same collectives in the same order (as in MPI and
+/// NCCL). Threads: one caller at a time; Abort may come from any thread. Errors: kDeadlineExceeded
+/// (names the rank that is late), kAborted (Abort was called), kUnavailable (a peer is gone). After
+/// an error the group is broken and must be made anew with a new generation. Sums run in rank
+/// order, so all ranks get the same bits.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -30,23 +31,31 @@ class Communicator {
 
   /// data[i] = sum over ranks, in place.
   virtual Result<> AllReduceSum(std::span<float> data) = 0;
-  /// out = concatenation over ranks of their `in`; counts[r] floats come from rank r, sum(counts) == out.size().
-  virtual Result<> AllGather(std::span<const float> in, std::span<float> out, std::span<const std::size_t> counts) = 0;
-  /// Sends send_bytes[r] bytes to rank r (laid out in rank order in `send`), receives recv_bytes[r] from rank r.
-  virtual Result<> AllToAllV(std::span<const std::byte> send, std::span<const std::size_t> send_bytes,
-                             std::span<std::byte> recv, std::span<const std::size_t> recv_bytes) = 0;
+  /// out = concatenation over ranks of their `in`; counts[r] floats come from rank r, sum(counts)
+  /// == out.size().
+  virtual Result<> AllGather(std::span<const float> in,
+                             std::span<float> out,
+                             std::span<const std::size_t> counts) = 0;
+  /// Sends send_bytes[r] bytes to rank r (laid out in rank order in `send`), receives recv_bytes[r]
+  /// from rank r.
+  virtual Result<> AllToAllV(std::span<const std::byte> send,
+                             std::span<const std::size_t> send_bytes,
+                             std::span<std::byte> recv,
+                             std::span<const std::size_t> recv_bytes) = 0;
   virtual Result<> Broadcast(std::span<std::byte> data, int root) = 0;
-  /// Matching Send and Recv have equal sizes and come in the same order per pair. Send may return before the peer receives
-  /// as long as its buffer (a few messages) has room.
+  /// Matching Send and Recv have equal sizes and come in the same order per pair. Send may return
+  /// before the peer receives as long as its buffer (a few messages) has room.
   virtual Result<> Send(std::span<const std::byte> data, int to) = 0;
   virtual Result<> Recv(std::span<std::byte> data, int from) = 0;
   virtual Result<> Barrier() = 0;
 
-  /// Thread-safe, idempotent; wakes every rank of the group when the backend can (shm), else this rank.
+  /// Thread-safe, idempotent; wakes every rank of the group when the backend can (shm), else this
+  /// rank.
   virtual void Abort() = 0;
 };
 
-/// What a rank needs to join a group. The same `id` at every rank names the group (unique per generation).
+/// What a rank needs to join a group. The same `id` at every rank names the group (unique per
+/// generation).
 struct GroupOptions {
   std::string id;
   std::uint64_t generation = 0;
@@ -58,10 +67,12 @@ struct GroupOptions {
   std::size_t chunk_bytes = 1U << 20;
 };
 
-/// All ranks on one host: a shared-memory segment named after the id, mode 0600, unlinked once all have mapped it.
+/// All ranks on one host: a shared-memory segment named after the id, mode 0600, unlinked once all
+/// have mapped it.
 Result<std::unique_ptr<Communicator>> JoinShm(const GroupOptions& options);
 
-/// A listening data socket; bind once per worker, before joining, and publish endpoint() to the peers.
+/// A listening data socket; bind once per worker, before joining, and publish endpoint() to the
+/// peers.
 class TcpListener {
  public:
   virtual ~TcpListener() = default;
@@ -71,10 +82,13 @@ class TcpListener {
 /// Binds `address` ("127.0.0.1", or the one configured address of this host) on a free port.
 Result<std::unique_ptr<TcpListener>> ListenTcp(const std::string& address);
 
-/// endpoints[r] is rank r's listener. Every connection is authenticated both ways with `secret` (HMAC-SHA256 over fresh
-/// nonces, the group id, generation and ranks) before anything else is read.
-Result<std::unique_ptr<Communicator>> JoinTcp(const GroupOptions& options, TcpListener& listener,
-                                              std::span<const std::string> endpoints, std::string_view secret);
+/// endpoints[r] is rank r's listener. Every connection is authenticated both ways with `secret`
+/// (HMAC-SHA256 over fresh nonces, the group id, generation and ranks) before anything else is
+/// read.
+Result<std::unique_ptr<Communicator>> JoinTcp(const GroupOptions& options,
+                                              TcpListener& listener,
+                                              std::span<const std::string> endpoints,
+                                              std::string_view secret);
 
 /// `size` communicators for threads of one process; for tests.
 std::vector<std::unique_ptr<Communicator>> MakeFakeGroup(int size);

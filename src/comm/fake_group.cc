@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of one process under one mutex: every rank shows its arguments, all meet, read each other's, and meet again.
+// Threads of one process under one mutex: every rank shows its arguments, all meet, read each
+// other's, and meet again.
 #include "comm/fake_group.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "comm/arguments.h"
+#include "comm/deadline.h"
+#include "comm/reduce.h"
 
 #include <algorithm>
 #include <array>
@@ -10,12 +17,6 @@
 #include <optional>
 #include <string_view>
 #include <utility>
-
-#include "base/check.h"
-#include "base/error.h"
-#include "comm/arguments.h"
-#include "comm/deadline.h"
-#include "comm/reduce.h"
 
 namespace inferd::comm {
 namespace {
@@ -53,7 +54,8 @@ struct State {
 
 class FakeCommunicator final : public Communicator {
  public:
-  FakeCommunicator(std::shared_ptr<State> state, int rank) : state_(std::move(state)), rank_(rank) {}
+  FakeCommunicator(std::shared_ptr<State> state, int rank)
+      : state_(std::move(state)), rank_(rank) {}
   ~FakeCommunicator() override { Die(); }
   FakeCommunicator(const FakeCommunicator&) = delete;
   FakeCommunicator& operator=(const FakeCommunicator&) = delete;
@@ -64,16 +66,15 @@ class FakeCommunicator final : public Communicator {
   Result<> AllReduceSum(std::span<float> data) override {
     const auto bytes = std::as_bytes(data);
     std::vector<float> sum(data.size());
-    INFERD_TRY(Exchange({.op = "all_reduce", .bytes = bytes.size(), .root = 0, .data = bytes, .counts = {}},
-                        [&] {
-                          std::array<const float*, kMaxRanks> sources;
-                          for (std::size_t r = 0; r < Size(); ++r) {
-                            sources[r] =
-                                reinterpret_cast<const float*>(state_->shown[r].data.data());
-                          }
-                          SumInRankOrder(sum.data(), {sources.data(), Size()}, sum.size());
-                          return Result<>();
-                        }));
+    INFERD_TRY(Exchange(
+        {.op = "all_reduce", .bytes = bytes.size(), .root = 0, .data = bytes, .counts = {}}, [&] {
+          std::array<const float*, kMaxRanks> sources;
+          for (std::size_t r = 0; r < Size(); ++r) {
+            sources[r] = reinterpret_cast<const float*>(state_->shown[r].data.data());
+          }
+          SumInRankOrder(sum.data(), {sources.data(), Size()}, sum.size());
+          return Result<>();
+        }));
     std::copy(sum.begin(), sum.end(), data.begin());
     return {};
   }
@@ -82,24 +83,28 @@ class FakeCommunicator final : public Communicator {
                      std::span<float> out,
                      std::span<const std::size_t> counts) override {
     INFERD_TRY(CheckAllGather(in, out, counts, rank_, size()));
-    return Exchange(
-        {.op = "all_gather", .bytes = out.size(), .root = 0, .data = std::as_bytes(in), .counts = {}},
-        [&]() -> Result<> {
-          std::byte* to = std::as_writable_bytes(out).data();
-          for (std::size_t r = 0; r < Size(); ++r) {
-            const auto from = state_->shown[r].data;
-            if (from.size() != counts[r] * sizeof(float)) {
-              return Internal("all_gather: rank {} gives {} bytes, rank {} expects {} floats",
+    return Exchange({.op = "all_gather",
+                     .bytes = out.size(),
+                     .root = 0,
+                     .data = std::as_bytes(in),
+                     .counts = {}},
+                    [&]() -> Result<> {
+                      std::byte* to = std::as_writable_bytes(out).data();
+                      for (std::size_t r = 0; r < Size(); ++r) {
+                        const auto from = state_->shown[r].data;
+                        if (from.size() != counts[r] * sizeof(float)) {
+                          return Internal(
+                              "all_gather: rank {} gives {} bytes, rank {} expects {} floats",
                               r,
                               from.size(),
                               rank_,
                               counts[r]);
-            }
-            CopyBytes(to, from.data(), from.size());
-            to += from.size();
-          }
-          return {};
-        });
+                        }
+                        CopyBytes(to, from.data(), from.size());
+                        to += from.size();
+                      }
+                      return {};
+                    });
   }
 
   Result<> AllToAllV(std::span<const std::byte> send,
@@ -107,7 +112,8 @@ class FakeCommunicator final : public Communicator {
                      std::span<std::byte> recv,
                      std::span<const std::size_t> recv_bytes) override {
     INFERD_TRY(CheckAllToAllV(send, send_bytes, recv, recv_bytes, rank_, size()));
-    const Shown own = {.op = "all_to_all_v", .bytes = 0, .root = 0, .data = send, .counts = send_bytes};
+    const Shown own = {
+        .op = "all_to_all_v", .bytes = 0, .root = 0, .data = send, .counts = send_bytes};
     return Exchange(own, [&]() -> Result<> {
       const auto self = static_cast<std::size_t>(rank_);
       std::byte* to = recv.data();
@@ -133,15 +139,15 @@ class FakeCommunicator final : public Communicator {
 
   Result<> Broadcast(std::span<std::byte> data, int root) override {
     INFERD_TRY(CheckRoot(root, size()));
-    return Exchange({.op = "broadcast", .bytes = data.size(), .root = root, .data = data, .counts = {}},
-                    [&] {
-                      if (rank_ != root) {
-                        CopyBytes(data.data(),
-                                  state_->shown[static_cast<std::size_t>(root)].data.data(),
-                                  data.size());
-                      }
-                      return Result<>();
-                    });
+    return Exchange(
+        {.op = "broadcast", .bytes = data.size(), .root = root, .data = data, .counts = {}}, [&] {
+          if (rank_ != root) {
+            CopyBytes(data.data(),
+                      state_->shown[static_cast<std::size_t>(root)].data.data(),
+                      data.size());
+          }
+          return Result<>();
+        });
   }
 
   Result<> Send(std::span<const std::byte> data, int to) override {
@@ -170,12 +176,13 @@ class FakeCommunicator final : public Communicator {
     pair.bytes -= message.size();
     state_->changed.notify_all();
     if (message.size() != data.size()) {
-      return Break(Internal("rank {} sent {} bytes where rank {} expects {}; matching Send and Recv must "
-                            "have equal sizes",
-                            from,
-                            message.size(),
-                            rank_,
-                            data.size()));
+      return Break(
+          Internal("rank {} sent {} bytes where rank {} expects {}; matching Send and Recv must "
+                   "have equal sizes",
+                   from,
+                   message.size(),
+                   rank_,
+                   data.size()));
     }
     CopyBytes(data.data(), message.data(), message.size());
     return {};
@@ -225,7 +232,8 @@ class FakeCommunicator final : public Communicator {
     return state_->fault ? Result<>(*state_->fault) : Result<>();
   }
 
-  /// Under the lock: until ready() or the group is broken, `rank` is gone or the deadline has passed.
+  /// Under the lock: until ready() or the group is broken, `rank` is gone or the deadline has
+  /// passed.
   template <class Ready>
   Result<> Wait(std::unique_lock<std::mutex>& lock, std::string_view op, int rank, Ready ready) {
     const Deadline deadline(state_->options.call_deadline);
@@ -265,14 +273,15 @@ class FakeCommunicator final : public Communicator {
     for (int r = 0; r < size(); ++r) {
       const Shown& theirs = state_->shown[static_cast<std::size_t>(r)];
       if (theirs.op != own.op || theirs.bytes != own.bytes || theirs.root != own.root) {
-        return Break(Internal("rank {} is in {} of {} bytes, rank {} in {} of {}; all ranks must make "
-                              "the same calls",
-                              r,
-                              theirs.op,
-                              theirs.bytes,
-                              rank_,
-                              own.op,
-                              own.bytes));
+        return Break(
+            Internal("rank {} is in {} of {} bytes, rank {} in {} of {}; all ranks must make "
+                     "the same calls",
+                     r,
+                     theirs.op,
+                     theirs.bytes,
+                     rank_,
+                     own.op,
+                     own.bytes));
       }
     }
     if (auto done = read(); !done.ok()) {

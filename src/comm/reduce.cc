@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explicit vectors, so that the speed does not hang on the optimiser's mood; 256 bits where the CPU has AVX2.
+// Explicit vectors, so that the speed does not hang on the optimiser's mood; 256 bits where the CPU
+// has AVX2.
 #include "comm/reduce.h"
 
 #include <cstring>

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phases and collectives of the shared-memory backend; the rings are in shm_ring.cc, the start in shm_join.cc.
+// Phases and collectives of the shared-memory backend; the rings are in shm_ring.cc, the start in
+// shm_join.cc.
 #include "comm/shm_communicator.h"
-
-#include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/reduce.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace inferd::comm {
 namespace {
 
-/// One-shot reads size x n bytes after one phase, two-shot 2 n after two: below this size the phase costs more. Measured
-/// with tests/bench/comm_bench.
+/// One-shot reads size x n bytes after one phase, two-shot 2 n after two: below this size the phase
+/// costs more. Measured with tests/bench/comm_bench.
 constexpr std::size_t kOneShotBytes = 32U << 10;
 /// Slices are whole cache lines of floats.
 constexpr std::size_t kSliceFloats = 16;
@@ -115,17 +116,18 @@ Result<> ShmCommunicator::Phase(Op op, CallMark mark, const Deadline& deadline) 
     }
     const CallMark& theirs = line.mark[phase & 1U];
     if (theirs.op != mark.op || theirs.root != mark.root || theirs.bytes != mark.bytes) {
-      return Break(Internal("rank {} is in {} of {} bytes (root {}), rank {} in {} of {} (root {}); "
-                            "all ranks must make the same calls",
-                            r,
-                            Name(static_cast<Op>(theirs.op)),
-                            theirs.bytes,
-                            theirs.root,
-                            rank(),
-                            Name(op),
-                            mark.bytes,
-                            mark.root),
-                   r);
+      return Break(
+          Internal("rank {} is in {} of {} bytes (root {}), rank {} in {} of {} (root {}); "
+                   "all ranks must make the same calls",
+                   r,
+                   Name(static_cast<Op>(theirs.op)),
+                   theirs.bytes,
+                   theirs.root,
+                   rank(),
+                   Name(op),
+                   mark.bytes,
+                   mark.root),
+          r);
     }
   }
   return {};
@@ -155,7 +157,8 @@ Result<> ShmCommunicator::AllReduceSum(std::span<float> data) {
 Result<> ShmCommunicator::OneShot(std::span<float> data, const Deadline& deadline) {
   const std::span<const std::byte> bytes = std::as_bytes(data);
   CopyBytes(Buffer(rank(), NextPhase()), bytes.data(), bytes.size());
-  INFERD_TRY(Phase(Op::kAllReduce, {.op = 0, .root = 0, .rounds = 1, .bytes = bytes.size()}, deadline));
+  INFERD_TRY(
+      Phase(Op::kAllReduce, {.op = 0, .root = 0, .rounds = 1, .bytes = bytes.size()}, deadline));
   std::array<const float*, kMaxRanks> sources;
   for (int r = 0; r < size(); ++r) {
     sources[static_cast<std::size_t>(r)] =
@@ -216,8 +219,8 @@ Result<> ShmCommunicator::AllGather(std::span<const float> in,
     std::size_t base = 0;
     for (int r = 0; r < size(); ++r) {
       if (const std::size_t n = part(r, start); n != 0) {
-        const float* from = r == rank() ? in.data() + start
-                                        : reinterpret_cast<const float*>(Buffer(r, phase_));
+        const float* from =
+            r == rank() ? in.data() + start : reinterpret_cast<const float*>(Buffer(r, phase_));
         std::copy_n(from, n, out.data() + base + start);
       }
       base += counts[static_cast<std::size_t>(r)];
@@ -248,7 +251,8 @@ Result<> ShmCommunicator::AllToAllV(std::span<const std::byte> send,
   INFERD_TRY(CheckAllToAllV(send, send_bytes, recv, recv_bytes, rank(), size()));
   INFERD_TRY(BeginCollective(Op::kAllToAllV));
   const Deadline deadline(options_.call_deadline);
-  // The buffer holds one slot per receiver; ranks need as many rounds as the longest message of any of them.
+  // The buffer holds one slot per receiver; ranks need as many rounds as the longest message of any
+  // of them.
   const std::size_t slot = layout_.chunk_bytes / layout_.size / kFlagSpacing * kFlagSpacing;
   std::size_t rounds = 1;
   std::array<std::size_t, kMaxRanks> send_at;

@@ -2,29 +2,31 @@
 // The shared-memory communicator: collectives in phases over doubled buffers, messages over rings.
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string_view>
-
 #include "comm/communicator.h"
 #include "comm/deadline.h"
 #include "comm/shm_layout.h"
 #include "comm/shm_segment.h"
 #include "comm/shm_wait.h"
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
 namespace inferd::comm {
 
-/// Every collective is a row of phases. In phase p a rank writes its buffer p mod 2, raises its flag to p, waits until all
-/// flags are at least p, and then reads the others' buffers p mod 2. When all have reached p + 1 they have read phase p, so
-/// buffer p mod 2 is free again in phase p + 2: two buffers and one barrier per phase are enough.
+/// Every collective is a row of phases. In phase p a rank writes its buffer p mod 2, raises its
+/// flag to p, waits until all flags are at least p, and then reads the others' buffers p mod 2.
+/// When all have reached p + 1 they have read phase p, so buffer p mod 2 is free again in phase p +
+/// 2: two buffers and one barrier per phase are enough.
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(ShmSegment segment, const GroupOptions& options);
   ~ShmCommunicator() override = default;
 
-  /// The first phase, under the join deadline. Rank 0 removes the name afterwards, whatever came of it.
+  /// The first phase, under the join deadline. Rank 0 removes the name afterwards, whatever came of
+  /// it.
   Result<> Join(const Deadline& deadline);
 
   int rank() const override { return options_.rank; }

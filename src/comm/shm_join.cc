@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // JoinShm: rank 0 makes the segment, the others look for it until the join deadline.
-#include <poll.h>
-
-#include <utility>
-
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/shm_communicator.h"
+
+#include <poll.h>
+
+#include <utility>
 
 namespace inferd::comm {
 namespace {
@@ -26,9 +26,8 @@ Result<ShmSegment> OpenWhenThere(const GroupOptions& options,
       return segment;
     }
     if (deadline.Passed()) {
-      return DeadlineExceeded("join of group {}: rank 0 is late; waited {} ms",
-                              options.id,
-                              deadline.allowed().count());
+      return DeadlineExceeded(
+          "join of group {}: rank 0 is late; waited {} ms", options.id, deadline.allowed().count());
     }
     ::poll(nullptr, 0, 1);
   }
@@ -44,7 +43,8 @@ Result<ShmSegment> CreateOrOpen(const GroupOptions& options,
     if (header->size != layout.size || header->chunk_bytes != layout.chunk_bytes ||
         header->generation != options.generation) {
       return InvalidArgument(
-          "join of group {}: rank 0 has size {}, chunk_bytes {}, generation {}; rank {} has {}, {}, {}",
+          "join of group {}: rank 0 has size {}, chunk_bytes {}, generation {}; rank {} has {}, "
+          "{}, {}",
           options.id,
           header->size,
           header->chunk_bytes,

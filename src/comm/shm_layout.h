@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies where in a group's shared segment. Everything starts as zeros.
 //
-//   Header | RankLine[size] | Ring[size][size] (from, to) | buffers[size][2][chunk] | ring data[size][size][ring]
+//   Header | RankLine[size] | Ring[size][size] (from, to) | buffers[size][2][chunk] | ring
+//   data[size][size][ring]
 //
-// The part before the buffers is committed by rank 0 at creation; a rank commits its own buffers at its first collective
-// and a ring at its first message over it, so an unused pair or an unused buffer costs address space only.
+// The part before the buffers is committed by rank 0 at creation; a rank commits its own buffers at
+// its first collective and a ring at its first message over it, so an unused pair or an unused
+// buffer costs address space only.
 #pragma once
+
+#include "comm/arguments.h"
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/arguments.h"
-
 namespace inferd::comm {
 
 using SharedWord = std::atomic<std::uint32_t>;
 static_assert(SharedWord::is_always_lock_free && sizeof(SharedWord) == sizeof(std::uint32_t));
 
-/// Words that different processes write lie this far apart (the adjacent-line prefetcher pulls pairs of lines).
+/// Words that different processes write lie this far apart (the adjacent-line prefetcher pulls
+/// pairs of lines).
 inline constexpr std::size_t kFlagSpacing = 128;
 inline constexpr std::size_t kPage = 4096;
 
-/// A counter that one rank raises and others wait for: `value` is the futex, `parked` how many sleep on it.
+/// A counter that one rank raises and others wait for: `value` is the futex, `parked` how many
+/// sleep on it.
 struct Signal {
   alignas(kFlagSpacing) SharedWord value;
   alignas(kFlagSpacing) SharedWord parked;
 };
 
-/// The collective a rank is in, so that ranks which have drifted apart find out instead of adding up nonsense.
+/// The collective a rank is in, so that ranks which have drifted apart find out instead of adding
+/// up nonsense.
 struct CallMark {
   std::uint16_t op;
   std::uint16_t root;
@@ -37,7 +42,8 @@ struct CallMark {
   std::uint64_t bytes;
 };
 
-/// Written by its rank only. Marks and counts are doubled like the buffers: a rank is at most one phase ahead.
+/// Written by its rank only. Marks and counts are doubled like the buffers: a rank is at most one
+/// phase ahead.
 struct RankLine {
   alignas(kFlagSpacing) SharedWord phase;  ///< the last phase this rank has published
   std::array<CallMark, 2> mark;            ///< in the line of `phase`: they are read together

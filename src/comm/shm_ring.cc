@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Send and Recv of the shared-memory backend: a byte ring per ordered pair, every message behind its length.
-#include <algorithm>
-#include <cstring>
-#include <utility>
-
+// Send and Recv of the shared-memory backend: a byte ring per ordered pair, every message behind
+// its length.
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/shm_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace inferd::comm {
 namespace {
@@ -100,13 +101,14 @@ Result<> ShmCommunicator::Recv(std::span<std::byte> data, int from) {
   std::uint64_t bytes = 0;
   auto received = ReadRing(std::as_writable_bytes(std::span(&bytes, 1)), from, deadline);
   if (received.ok() && bytes != data.size()) {
-    return Break(Internal("rank {} sent {} bytes where rank {} expects {}; matching Send and Recv must "
-                          "have equal sizes",
-                          from,
-                          bytes,
-                          rank(),
-                          data.size()),
-                 from);
+    return Break(
+        Internal("rank {} sent {} bytes where rank {} expects {}; matching Send and Recv must "
+                 "have equal sizes",
+                 from,
+                 bytes,
+                 rank(),
+                 data.size()),
+        from);
   }
   if (received.ok()) {
     received = ReadRing(data, from, deadline);

@@ -2,6 +2,8 @@
 // shm_open, open-file-description locks and fallocate behind Results.
 #include "comm/shm_segment.h"
 
+#include "base/error.h"
+
 #include <fcntl.h>
 #include <openssl/sha.h>
 #include <sys/mman.h>
@@ -12,8 +14,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include "base/error.h"
 
 namespace inferd::comm {
 namespace {
@@ -124,10 +124,8 @@ Result<ShmSegment> ShmSegment::Open(const std::string& name, std::size_t bytes) 
     return SystemError("opening", name);
   }
   if (info.st_uid != ::geteuid()) {
-    return PermissionDenied("shared memory {} belongs to user {}, not to us ({})",
-                            name,
-                            info.st_uid,
-                            ::geteuid());
+    return PermissionDenied(
+        "shared memory {} belongs to user {}, not to us ({})", name, info.st_uid, ::geteuid());
   }
   if (info.st_size == 0 || !LockHeldElsewhere(fd.get(), 0)) {
     return NotFound("shared memory {} has no living rank 0", name);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A wait spins for a moment, then offers the core to others between looks, then sleeps: on a machine with fewer free cores
-// than ranks the rank waited for may be the one that needs this very core. (Two ranks that share a core: 102 us per call
-// with 50 us of pure spinning, 11 us so.)
+// A wait spins for a moment, then offers the core to others between looks, then sleeps: on a
+// machine with fewer free cores than ranks the rank waited for may be the one that needs this very
+// core. (Two ranks that share a core: 102 us per call with 50 us of pure spinning, 11 us so.)
 #include "comm/shm_wait.h"
+
+#include "base/error.h"
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -13,14 +15,13 @@
 #include <climits>
 #include <ctime>
 
-#include "base/error.h"
-
 namespace inferd::comm {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{4};
 constexpr std::chrono::microseconds kSpinAndYield{50};
-/// A sleep ends by itself after this long, to look at the deadline and at the peer; it doubles up to the maximum.
+/// A sleep ends by itself after this long, to look at the deadline and at the peer; it doubles up
+/// to the maximum.
 constexpr long kFirstSleepNs = 1'000'000;
 constexpr long kMaxSleepNs = 20'000'000;
 
@@ -56,7 +57,8 @@ Fault Fault::Unpack(std::uint32_t word) {
 }
 
 void RaiseSignal(SharedWord& value, SharedWord& parked, std::uint32_t to) {
-  // Sequentially consistent on both sides: either the sleeper's last look sees the value, or we see the sleeper.
+  // Sequentially consistent on both sides: either the sleeper's last look sees the value, or we see
+  // the sleeper.
   value.store(to, std::memory_order_seq_cst);
   if (parked.load(std::memory_order_seq_cst) != 0) {
     WakeAll(value);

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for a word in shared memory: spin, then yield, then sleep on a futex; and the fault that ends every wait.
+// Waiting for a word in shared memory: spin, then yield, then sleep on a futex; and the fault that
+// ends every wait.
 #pragma once
-
-#include <cstdint>
-#include <string>
 
 #include "comm/deadline.h"
 #include "comm/shm_layout.h"
 #include "comm/shm_segment.h"
 #include "inferd/result.h"
 
+#include <cstdint>
+#include <string>
+
 namespace inferd::comm {
 
 /// Why a group broke. Written once into the segment, so that all ranks tell the same story.
 struct Fault {
   Code code = Code::kAborted;
-  int culprit = 0;   ///< the rank that is late, gone or out of step; for kAborted the one that aborted
+  int culprit =
+      0;  ///< the rank that is late, gone or out of step; for kAborted the one that aborted
   int reporter = 0;  ///< the rank that noticed
 
   std::uint32_t Pack() const;
@@ -39,10 +41,12 @@ class ShmWaiter {
   /// Breaks the group; the first fault stays. Wakes nobody: see WakeAll.
   void SetFault(const Fault& fault);
 
-  /// While true, a rank without a lock has not come yet (rank 0 excepted: it made the segment); later it is dead.
+  /// While true, a rank without a lock has not come yet (rank 0 excepted: it made the segment);
+  /// later it is dead.
   void set_joining(bool joining) { joining_ = joining; }
 
-  /// Until int32(value - target) >= 0. `rank` is who must raise it; `doing` names the call in errors.
+  /// Until int32(value - target) >= 0. `rank` is who must raise it; `doing` names the call in
+  /// errors.
   Result<> AwaitAtLeast(SharedWord& value,
                         SharedWord& parked,
                         std::uint32_t target,

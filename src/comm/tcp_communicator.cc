@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over the mesh. All ranks receive the same addends and add them in rank order, so all get the same bits.
+// Collectives over the mesh. All ranks receive the same addends and add them in rank order, so all
+// get the same bits.
 #include "comm/tcp_communicator.h"
+
+#include "base/error.h"
+#include "comm/arguments.h"
+#include "comm/reduce.h"
 
 #include <poll.h>
 #include <sched.h>
@@ -12,14 +17,11 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/error.h"
-#include "comm/arguments.h"
-#include "comm/reduce.h"
-
 namespace inferd::comm {
 namespace {
 
-/// A whole vector to everyone up to here, slices above: 2 (R - 1) / R of the bytes, but two latencies.
+/// A whole vector to everyone up to here, slices above: 2 (R - 1) / R of the bytes, but two
+/// latencies.
 constexpr std::size_t kDirectBytes = 16U << 10;
 /// A wait tries the sockets for this long before it sleeps in poll.
 constexpr std::chrono::microseconds kBusyPoll{40};
@@ -116,10 +118,12 @@ Error TcpCommunicator::Late(const Deadline& deadline) const {
   std::string names;
   for (const auto& peer : peers_) {
     if (peer && (peer->receiving() || peer->sending())) {
-      names += fmt::format("{}rank {} at {}", names.empty() ? "" : ", ", peer->rank(), peer->endpoint());
+      names +=
+          fmt::format("{}rank {} at {}", names.empty() ? "" : ", ", peer->rank(), peer->endpoint());
     }
   }
-  return DeadlineExceeded("{} is late; rank {} waited {} ms", names, rank(), deadline.allowed().count());
+  return DeadlineExceeded(
+      "{} is late; rank {} waited {} ms", names, rank(), deadline.allowed().count());
 }
 
 Result<> TcpCommunicator::Sleep(const Deadline& deadline) {
@@ -171,7 +175,8 @@ Result<> TcpCommunicator::Complete(const Deadline& deadline) {
       return {};
     }
     if (slept) {
-      // After Advance: what finishes this call comes before what a peer has to say about the next one.
+      // After Advance: what finishes this call comes before what a peer has to say about the next
+      // one.
       INFERD_TRY(ListenToIdle());
     }
     if (!aborted_ && Deadline::Clock::now() < busy_until) {

@@ -2,6 +2,11 @@
 // The TCP communicator: a full mesh, every collective one or two exchanges over it.
 #pragma once
 
+#include "base/file.h"
+#include "comm/communicator.h"
+#include "comm/deadline.h"
+#include "comm/tcp_peer.h"
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,15 +18,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
-#include "comm/communicator.h"
-#include "comm/deadline.h"
-#include "comm/tcp_peer.h"
-
 namespace inferd::comm {
 
-/// A call holds `mutex_` from start to end; Abort rings the eventfd that every wait watches and then takes the mutex, so
-/// that only one thread ever touches the peers.
+/// A call holds `mutex_` from start to end; Abort rings the eventfd that every wait watches and
+/// then takes the mutex, so that only one thread ever touches the peers.
 class TcpCommunicator final : public Communicator {
  public:
   /// peers[r] is the connection to rank r; the own place is empty. `wake` is an eventfd.
@@ -47,7 +47,14 @@ class TcpCommunicator final : public Communicator {
   void Abort() override;
 
  private:
-  enum class Op : std::uint8_t { kMessage, kAllReduce, kAllGather, kAllToAllV, kBroadcast, kBarrier };
+  enum class Op : std::uint8_t {
+    kMessage,
+    kAllReduce,
+    kAllGather,
+    kAllToAllV,
+    kBroadcast,
+    kBarrier
+  };
   static std::string_view Name(Op op);
 
   /// Runs `call` under the mutex, unless the group is broken; breaks it when the call fails.

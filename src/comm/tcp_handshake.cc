@@ -2,6 +2,8 @@
 // Both sides of the handshake as state machines over non-blocking sockets.
 #include "comm/tcp_handshake.h"
 
+#include "base/check.h"
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -13,8 +15,6 @@
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "base/check.h"
 
 namespace inferd::comm {
 namespace {

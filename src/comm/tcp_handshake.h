@@ -3,13 +3,18 @@
 //
 //   accepting side                              connecting side
 //   greeting: magic, nonce            40 bytes →
-//                                               ← hello: group, generation, ranks, nonce, HMAC   116 bytes
+//                                               ← hello: group, generation, ranks, nonce, HMAC 116
+//                                               bytes
 //   verdict: status, HMAC             33 bytes →
 //
-// Each HMAC-SHA256 covers both nonces and the whole hello under its own label, so a proof is good for one connection, one
-// group, one pair of ranks and one direction. The connecting side proves first: a stranger at the open port learns nothing
-// that depends on the secret. Payload is neither encrypted nor signed afterwards: the data network is private.
+// Each HMAC-SHA256 covers both nonces and the whole hello under its own label, so a proof is good
+// for one connection, one group, one pair of ranks and one direction. The connecting side proves
+// first: a stranger at the open port learns nothing that depends on the secret. Payload is neither
+// encrypted nor signed afterwards: the data network is private.
 #pragma once
+
+#include "base/file.h"
+#include "comm/tcp_socket.h"
 
 #include <array>
 #include <chrono>
@@ -17,9 +22,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-
-#include "base/file.h"
-#include "comm/tcp_socket.h"
 
 namespace inferd::comm {
 
@@ -43,10 +45,12 @@ enum class HandshakeState { kReading, kWriting, kDone, kFailed };
 enum class Verdict : std::uint8_t { kWelcome = 0, kBadProof = 1, kWrongGroup = 2 };
 
 inline constexpr std::size_t kGreetingBytes = 8 + kDigestBytes;
-inline constexpr std::size_t kHelloBytes = kDigestBytes + 8 + 3 * 4 + kDigestBytes;  ///< without its HMAC
+inline constexpr std::size_t kHelloBytes =
+    kDigestBytes + 8 + 3 * 4 + kDigestBytes;  ///< without its HMAC
 inline constexpr std::size_t kVerdictBytes = 1 + kDigestBytes;
 
-/// The accepting side. Ends within kPatience of the accept, whatever the other side does; reads 116 bytes at most.
+/// The accepting side. Ends within kPatience of the accept, whatever the other side does; reads 116
+/// bytes at most.
 class ServerHandshake {
  public:
   static constexpr std::chrono::milliseconds kPatience{900};
@@ -57,8 +61,8 @@ class ServerHandshake {
   HandshakeState state() const { return state_; }
   bool Expired() const { return std::chrono::steady_clock::now() >= expires_; }
   std::chrono::steady_clock::time_point expires() const { return expires_; }
-  /// Reads and writes what is possible now. `expected` decides over hellos of its own group and generation; those of
-  /// other groups are welcome, for a later join.
+  /// Reads and writes what is possible now. `expected` decides over hellos of its own group and
+  /// generation; those of other groups are welcome, for a later join.
   HandshakeState Advance(const Hello& expected);
   /// kDone only.
   const Hello& hello() const { return hello_; }

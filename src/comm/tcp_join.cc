@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JoinTcp: a rank connects to all lower ranks and accepts all higher ones, both at once, until the mesh is whole.
-#include <poll.h>
-#include <sys/eventfd.h>
-
-#include <algorithm>
-#include <deque>
-#include <memory>
-#include <utility>
-
+// JoinTcp: a rank connects to all lower ranks and accepts all higher ones, both at once, until the
+// mesh is whole.
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/deadline.h"
@@ -15,6 +8,14 @@
 #include "comm/tcp_handshake.h"
 #include "comm/tcp_listener.h"
 #include "comm/tcp_socket.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
 
 namespace inferd::comm {
 namespace {
@@ -89,7 +90,8 @@ class TcpJoin {
   }
 
   std::size_t Missing() const {
-    const auto present = std::count_if(peers_.begin(), peers_.end(), [](const auto& p) { return p != nullptr; });
+    const auto present =
+        std::count_if(peers_.begin(), peers_.end(), [](const auto& p) { return p != nullptr; });
     return peers_.size() - 1 - static_cast<std::size_t>(present);
   }
 
@@ -111,12 +113,13 @@ class TcpJoin {
         }
       }
     }
-    return DeadlineExceeded("join of group {}: {} is late; rank {} waited {} ms, turned away {} connections",
-                            options_.id,
-                            names,
-                            options_.rank,
-                            deadline_.allowed().count(),
-                            turned_away_);
+    return DeadlineExceeded(
+        "join of group {}: {} is late; rank {} waited {} ms, turned away {} connections",
+        options_.id,
+        names,
+        options_.rank,
+        deadline_.allowed().count(),
+        turned_away_);
   }
 
   /// One poll over the listener, the strangers and the dials.

@@ -2,13 +2,13 @@
 // ListenTcp and the parking of early connections.
 #include "comm/tcp_listener.h"
 
+#include "base/error.h"
+#include "comm/tcp_socket.h"
+
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <utility>
-
-#include "base/error.h"
-#include "comm/tcp_socket.h"
 
 namespace inferd::comm {
 namespace {
@@ -48,9 +48,10 @@ std::optional<base::UniqueFd> TcpListenerSocket::Claim(const Hello& hello) {
 Result<std::unique_ptr<TcpListener>> ListenTcp(const std::string& address) {
   INFERD_ASSIGN(auto bound, ParseAddress(address, 0));
   if (IsWildcard(bound)) {
-    return InvalidArgument("data sockets must not listen on all interfaces ({}); name the address of this "
-                           "host that the other ranks reach",
-                           address);
+    return InvalidArgument(
+        "data sockets must not listen on all interfaces ({}); name the address of this "
+        "host that the other ranks reach",
+        address);
   }
   INFERD_ASSIGN(auto fd, Listen(bound));
   return std::unique_ptr<TcpListener>(

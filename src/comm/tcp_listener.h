@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listener behind TcpListener, with the authenticated connections that came before their group's join.
+// The listener behind TcpListener, with the authenticated connections that came before their
+// group's join.
 #pragma once
-
-#include <deque>
-#include <optional>
-#include <string>
 
 #include "base/file.h"
 #include "comm/communicator.h"
 #include "comm/tcp_handshake.h"
 
+#include <deque>
+#include <optional>
+#include <string>
+
 namespace inferd::comm {
 
-/// One join at a time. A worker that is in several groups joins them in turn; a peer that is already at the next group may
-/// knock early, and is kept here.
+/// One join at a time. A worker that is in several groups joins them in turn; a peer that is
+/// already at the next group may knock early, and is kept here.
 class TcpListenerSocket final : public TcpListener {
  public:
   TcpListenerSocket(base::UniqueFd fd, std::string endpoint)
@@ -24,7 +25,8 @@ class TcpListenerSocket final : public TcpListener {
 
   /// Keeps an authenticated connection of another group; at most kMaxParked, the oldest goes first.
   void Park(const Hello& hello, base::UniqueFd fd);
-  /// The newest connection parked under exactly this hello; drops what earlier generations of the group left.
+  /// The newest connection parked under exactly this hello; drops what earlier generations of the
+  /// group left.
   std::optional<base::UniqueFd> Claim(const Hello& hello);
 
  private:

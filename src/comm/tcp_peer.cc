@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small frames cost one system call each way: header and payload leave together and arrive through a buffer; long
-// payloads are read straight to where they belong.
+// Small frames cost one system call each way: header and payload leave together and arrive through
+// a buffer; long payloads are read straight to where they belong.
 #include "comm/tcp_peer.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "comm/arguments.h"
+#include "comm/tcp_socket.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -9,11 +14,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
-
-#include "base/check.h"
-#include "base/error.h"
-#include "comm/arguments.h"
-#include "comm/tcp_socket.h"
 
 namespace inferd::comm {
 namespace {
@@ -70,7 +70,11 @@ Error FaultError(const FrameHeader& fault, int reporter) {
 }  // namespace
 
 TcpPeer::TcpPeer(int rank, std::string endpoint, base::UniqueFd fd)
-    : rank_(rank), endpoint_(std::move(endpoint)), fd_(std::move(fd)), blamed_(rank), buffer_(kBufferBytes) {}
+    : rank_(rank),
+      endpoint_(std::move(endpoint)),
+      fd_(std::move(fd)),
+      blamed_(rank),
+      buffer_(kBufferBytes) {}
 
 Error TcpPeer::Gone(std::string_view why) const {
   return Unavailable("rank {} at {} is gone: {}", rank_, endpoint_, why);
@@ -78,14 +82,16 @@ Error TcpPeer::Gone(std::string_view why) const {
 
 Error TcpPeer::OutOfStep(const FrameHeader& got) const {
   if (got.kind == FrameKind::kMessage && posted_.kind == FrameKind::kMessage) {
-    return Internal("rank {} sent {} bytes where this rank expects {}; matching Send and Recv must have equal "
-                    "sizes",
-                    rank_,
-                    got.bytes,
-                    posted_.bytes);
+    return Internal(
+        "rank {} sent {} bytes where this rank expects {}; matching Send and Recv must have equal "
+        "sizes",
+        rank_,
+        got.bytes,
+        posted_.bytes);
   }
   return Internal(
-      "rank {} is in call {} (kind {}, op {}, root {}) of {} bytes, this rank in call {} (kind {}, op {}, "
+      "rank {} is in call {} (kind {}, op {}, root {}) of {} bytes, this rank in call {} (kind {}, "
+      "op {}, "
       "root {}) of {}; all ranks must make the same calls",
       rank_,
       got.call,
@@ -114,7 +120,8 @@ Result<> TcpPeer::Write() {
     std::array<iovec, 2> parts = {};
     const std::size_t header_done = std::min(out_done_, kHeaderBytes);
     const std::size_t payload_done = out_done_ - header_done;
-    parts[0] = {.iov_base = out_header_.data() + header_done, .iov_len = kHeaderBytes - header_done};
+    parts[0] = {.iov_base = out_header_.data() + header_done,
+                .iov_len = kHeaderBytes - header_done};
     parts[1] = {.iov_base = const_cast<std::byte*>(out_.data()) + payload_done,
                 .iov_len = out_.size() - payload_done};
     msghdr message = {};

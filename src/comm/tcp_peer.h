@@ -2,6 +2,9 @@
 // One authenticated connection: frames out, frames in, without blocking.
 #pragma once
 
+#include "base/file.h"
+#include "inferd/result.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "base/file.h"
-#include "inferd/result.h"
 
 namespace inferd::comm {
 
@@ -29,9 +29,10 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-/// At most one frame going out and one receive posted at a time. Frames that are not for the posted receive wait: a
-/// message that comes while something else goes on is kept (up to kMaxKeptBytes; two ranks that send to each other do not
-/// block each other), a collective's frame stays in the socket until its call is made here. Errors are final.
+/// At most one frame going out and one receive posted at a time. Frames that are not for the posted
+/// receive wait: a message that comes while something else goes on is kept (up to kMaxKeptBytes;
+/// two ranks that send to each other do not block each other), a collective's frame stays in the
+/// socket until its call is made here. Errors are final.
 class TcpPeer {
  public:
   TcpPeer(int rank, std::string endpoint, base::UniqueFd fd);
@@ -51,9 +52,11 @@ class TcpPeer {
 
   /// Writes what the socket takes.
   Result<> Write();
-  /// Reads what there is for the posted receive; without one it reads ahead one header, which is how a fault is heard.
+  /// Reads what there is for the posted receive; without one it reads ahead one header, which is
+  /// how a fault is heard.
   Result<> Read();
-  /// Whether Read could get further when bytes come: false after the end of the stream and behind a held frame.
+  /// Whether Read could get further when bytes come: false after the end of the stream and behind a
+  /// held frame.
   bool wants_bytes() const { return !ended_ && incoming_ != Incoming::kHeld; }
 
   /// Best effort: tells the peer why the group is broken, then ends the stream in both directions.
@@ -104,7 +107,8 @@ class TcpPeer {
   std::span<std::byte> place_;
   std::size_t placed_ = 0;
 
-  std::deque<std::vector<std::byte>> kept_;  ///< whole messages, and at the back the one that is coming in
+  std::deque<std::vector<std::byte>>
+      kept_;  ///< whole messages, and at the back the one that is coming in
   std::size_t kept_bytes_ = 0;
 };
 

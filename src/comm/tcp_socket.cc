@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets behind Results. Every socket is non-blocking, close-on-exec and sends small frames at once.
+// Sockets behind Results. Every socket is non-blocking, close-on-exec and sends small frames at
+// once.
 #include "comm/tcp_socket.h"
+
+#include "base/error.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -10,8 +13,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-
-#include "base/error.h"
 
 namespace inferd::comm {
 namespace {
@@ -33,7 +34,8 @@ Error SocketError(std::string_view what, const SocketAddress& address) {
 }
 
 Result<base::UniqueFd> NewSocket(const SocketAddress& address) {
-  base::UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  base::UniqueFd fd(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) {
     return SocketError("no socket for", address);
   }
@@ -139,7 +141,7 @@ Io Classify(ssize_t n, std::size_t& done) {
     return Io::kProgress;
   }
   return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? Io::kWouldBlock
-                                                                               : Io::kClosed;
+                                                                              : Io::kClosed;
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Non-blocking TCP sockets and "host:port" endpoints with numeric addresses (no name is looked up here).
+// Non-blocking TCP sockets and "host:port" endpoints with numeric addresses (no name is looked up
+// here).
 #pragma once
+
+#include "base/file.h"
+#include "inferd/result.h"
 
 #include <netinet/in.h>
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-
-#include "base/file.h"
-#include "inferd/result.h"
 
 namespace inferd::comm {
 
@@ -25,9 +26,11 @@ Result<SocketAddress> ParseAddress(const std::string& host, std::uint16_t port);
 Result<SocketAddress> ParseEndpoint(std::string_view endpoint);
 std::string FormatEndpoint(const SocketAddress& address);
 
-/// A listening socket on `address`; when the port is 0 the kernel chooses. The bound address comes back in `address`.
+/// A listening socket on `address`; when the port is 0 the kernel chooses. The bound address comes
+/// back in `address`.
 Result<base::UniqueFd> Listen(SocketAddress& address);
-/// A socket on its way to `address`: writable when it is connected or has failed (see ConnectError).
+/// A socket on its way to `address`: writable when it is connected or has failed (see
+/// ConnectError).
 Result<base::UniqueFd> StartConnect(const SocketAddress& address);
 /// 0, or the errno with which the connection failed.
 int ConnectError(int fd);

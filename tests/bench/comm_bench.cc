@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Median time of an all-reduce by backend, ranks and size. One JSON line per figure:
 //   comm_bench [max_ranks]
-// Ranks are processes on this host, dealt to its CPUs in turn; the time is that of rank 0, over calls back to back.
+// Ranks are processes on this host, dealt to its CPUs in turn; the time is that of rank 0, over
+// calls back to back.
+#include "comm/communicator.h"
+
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,8 +16,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "comm/communicator.h"
 
 namespace inferd::comm {
 namespace {
@@ -39,13 +40,16 @@ Result<std::unique_ptr<Communicator>> Join(const Setup& setup, int rank) {
   if (setup.backend == "shm") {
     return JoinShm(options);
   }
-  return JoinTcp(options, *setup.listeners[static_cast<std::size_t>(rank)], setup.endpoints, "bench");
+  return JoinTcp(
+      options, *setup.listeners[static_cast<std::size_t>(rank)], setup.endpoints, "bench");
 }
 
 void Pin(int rank) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  CPU_SET(static_cast<std::size_t>(rank) % static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
+  CPU_SET(
+      static_cast<std::size_t>(rank) % static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN)),
+      &cpus);
   ::sched_setaffinity(0, sizeof cpus, &cpus);
 }
 
@@ -73,7 +77,8 @@ int RunRank(const Setup& setup, int rank) {
     std::sort(times_us.begin(), times_us.end());
     if (rank == 0) {
       std::printf(
-          "{\"bench\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"median_us\": %.2f, "
+          "{\"bench\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, "
+          "\"median_us\": %.2f, "
           "\"p99_us\": %.2f}\n",
           setup.backend.c_str(),
           setup.ranks,

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every collective of every backend against the plain computation, over sizes, lengths and seeds.
+#include "unit/comm/spawn.h"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
 
-#include "unit/comm/spawn.h"
-
 namespace inferd::comm {
 namespace {
 
-/// One table of random floats; what a rank holds in a call is a window of it that depends on both. Sums of such values
-/// depend on the order of the additions, and filling and comparing windows is cheap under sanitizers too.
+/// One table of random floats; what a rank holds in a call is a window of it that depends on both.
+/// Sums of such values depend on the order of the additions, and filling and comparing windows is
+/// cheap under sanitizers too.
 constexpr std::size_t kMostFloats = 800'000;
 constexpr std::size_t kWindows = 4096;
 
@@ -40,12 +41,16 @@ const std::byte* BytesOf(int from, int to, std::uint64_t call) {
 }
 
 /// "" or where the first difference is.
-std::string Compare(std::string_view what, const std::byte* got, const std::byte* expected, std::size_t n) {
+std::string Compare(std::string_view what,
+                    const std::byte* got,
+                    const std::byte* expected,
+                    std::size_t n) {
   if (n == 0 || std::memcmp(got, expected, n) == 0) {
     return "";
   }
   const auto at = std::mismatch(got, got + n, expected).first - got;
-  return std::string(what) + ": byte " + std::to_string(at) + " of " + std::to_string(n) + " is wrong";
+  return std::string(what) + ": byte " + std::to_string(at) + " of " + std::to_string(n) +
+         " is wrong";
 }
 
 std::string CheckAllReduce(Communicator& comm, std::size_t n, std::uint64_t call) {
@@ -60,11 +65,17 @@ std::string CheckAllReduce(Communicator& comm, std::size_t n, std::uint64_t call
       sum[i] += addend[i];
     }
   }
-  return Compare("all_reduce", std::as_bytes(std::span(data)).data(), std::as_bytes(std::span(sum)).data(), n * 4);
+  return Compare("all_reduce",
+                 std::as_bytes(std::span(data)).data(),
+                 std::as_bytes(std::span(sum)).data(),
+                 n * 4);
 }
 
-std::string CheckAllGather(Communicator& comm, const std::vector<std::size_t>& counts, std::uint64_t call) {
-  const std::span<const float> in(FloatsOf(comm.rank(), call), counts[static_cast<std::size_t>(comm.rank())]);
+std::string CheckAllGather(Communicator& comm,
+                           const std::vector<std::size_t>& counts,
+                           std::uint64_t call) {
+  const std::span<const float> in(FloatsOf(comm.rank(), call),
+                                  counts[static_cast<std::size_t>(comm.rank())]);
   std::vector<float> out(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), -1.0F);
   std::string said = Say(comm.AllGather(in, out, counts));
   const std::byte* at = std::as_bytes(std::span(out)).data();
@@ -89,7 +100,8 @@ std::string CheckAllToAll(Communicator& comm,
     const std::byte* const from = BytesOf(comm.rank(), r, call);
     send.insert(send.end(), from, from + send_bytes.back());
   }
-  std::vector<std::byte> recv(std::accumulate(recv_bytes.begin(), recv_bytes.end(), std::size_t{0}));
+  std::vector<std::byte> recv(
+      std::accumulate(recv_bytes.begin(), recv_bytes.end(), std::size_t{0}));
   std::string said = Say(comm.AllToAllV(send, send_bytes, recv, recv_bytes));
   const std::byte* at = recv.data();
   for (int r = 0; r < comm.size(); ++r) {
@@ -119,7 +131,8 @@ std::string CheckRecv(Communicator& comm, std::size_t n, int from, std::uint64_t
   return said + Compare("recv", data.data(), BytesOf(from, comm.rank(), call), n);
 }
 
-/// A message around the ring of ranks: even ranks send first, so that no cycle of full buffers arises.
+/// A message around the ring of ranks: even ranks send first, so that no cycle of full buffers
+/// arises.
 std::string CheckRound(Communicator& comm, std::size_t n, std::uint64_t call) {
   if (comm.size() == 1) {
     return "";
@@ -149,7 +162,8 @@ class CollectivesTest : public testing::TestWithParam<Case> {
   }
 };
 
-/// Nothing, less than a vector, around the one-shot threshold, and several chunks of three megabytes in all.
+/// Nothing, less than a vector, around the one-shot threshold, and several chunks of three
+/// megabytes in all.
 constexpr std::array<std::size_t, 12> kLengths = {
     0, 1, 3, 15, 17, 896, 1023, 8191, 8192, 8193, 100'003, 786'433};
 
@@ -198,7 +212,9 @@ TEST_P(CollectivesTest, AllGatherWithUnevenCounts) {
 TEST_P(CollectivesTest, AllToAllWithUnevenCounts) {
   SpawnAndExpect(Options(), [](Communicator& comm) {
     std::string said = CheckAllToAll(comm, [](int, int) { return std::size_t{0}; }, 1);
-    const auto uneven = [](int from, int to) { return static_cast<std::size_t>(from * 1000 + to * 77); };
+    const auto uneven = [](int from, int to) {
+      return static_cast<std::size_t>(from * 1000 + to * 77);
+    };
     said = said.empty() ? CheckAllToAll(comm, uneven, 2) : said;
     const auto large = [](int from, int to) {
       return from == 0 && to == 1 ? std::size_t{3'000'001} : static_cast<std::size_t>(to);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a group does when a rank is late, dies, aborts or makes another call than the rest.
+#include "unit/comm/spawn.h"
+
 #include <gmock/gmock.h>
 #include <signal.h>
 
 #include <algorithm>
-
-#include "unit/comm/spawn.h"
 
 namespace inferd::comm {
 namespace {
@@ -33,7 +33,8 @@ class FaultsTest : public testing::TestWithParam<Backend> {
 
 using Call = std::function<Result<>(Communicator&)>;
 
-/// One block for all long calls, made once: filling it takes longer than the waits that are measured here.
+/// One block for all long calls, made once: filling it takes longer than the waits that are
+/// measured here.
 std::span<float> LongBlock() {
   static std::vector<float> block(1U << 20);
   return block;
@@ -80,7 +81,8 @@ TEST_P(FaultsTest, LateRankIsNamedAtTheDeadline) {
       const auto start = steady_clock::now();
       const Result<> result = call(comm);
       const std::int64_t ms = MsSince(start);
-      const std::string again = SayUnless(comm.Barrier(), Code::kDeadlineExceeded, "rank 1 *is late");
+      const std::string again =
+          SayUnless(comm.Barrier(), Code::kDeadlineExceeded, "rank 1 *is late");
       numbers[0] = 1;
       if (ms < 150 || ms > 2000) {
         return "gave up after " + std::to_string(ms) + " ms";
@@ -99,7 +101,8 @@ TEST_P(FaultsTest, LateRankIsNamedAmongMany) {
       return numbers.Await(0, 3) ? "" : "the others never gave up";
     }
     std::vector<float> data(100);
-    const std::string said = SayUnless(comm.AllReduceSum(data), Code::kDeadlineExceeded, "rank 2 *is late");
+    const std::string said =
+        SayUnless(comm.AllReduceSum(data), Code::kDeadlineExceeded, "rank 2 *is late");
     numbers[0].fetch_add(1);
     // Nobody leaves first: a rank that goes is a fault of its own.
     numbers.Await(0, 3);
@@ -206,7 +209,8 @@ TEST_P(FaultsTest, WrongArgumentsLeaveTheGroupWhole) {
     const std::vector<std::size_t> short_counts = {2};
     const std::vector<std::size_t> wrong_sum = {2, 3};
     const std::vector<std::size_t> wrapping = {~std::size_t{0}, 5};
-    std::string said = SayUnless(comm.AllGather(in, out, short_counts), Code::kInvalidArgument, "1 counts");
+    std::string said =
+        SayUnless(comm.AllGather(in, out, short_counts), Code::kInvalidArgument, "1 counts");
     said += SayUnless(comm.AllGather(in, out, wrong_sum), Code::kInvalidArgument, "add up to 5");
     said += SayUnless(
         comm.AllToAllV(bytes, wrapping, bytes, wrapping), Code::kInvalidArgument, "add up");
@@ -264,13 +268,17 @@ TEST_P(KillTest, KilledProcessIsNoticedByAll) {
 INSTANTIATE_TEST_SUITE_P(All,
                          FaultsTest,
                          testing::ValuesIn(Backends()),
-                         [](const testing::TestParamInfo<Backend>& test) { return BackendName(test.param); });
+                         [](const testing::TestParamInfo<Backend>& test) {
+                           return BackendName(test.param);
+                         });
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(KillTest);
 INSTANTIATE_TEST_SUITE_P(All,
                          KillTest,
                          testing::ValuesIn(ProcessBackends()),
-                         [](const testing::TestParamInfo<Backend>& test) { return BackendName(test.param); });
+                         [](const testing::TestParamInfo<Backend>& test) {
+                           return BackendName(test.param);
+                         });
 
 TEST(FakeGroupTest, HookKillsARank) {
   FakeGroupOptions options;

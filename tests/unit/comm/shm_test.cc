@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joining over shared memory: names, strangers, the dead, and nothing left behind.
+#include "comm/shm_segment.h"
+#include "unit/comm/spawn.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
-
-#include "comm/shm_segment.h"
-#include "unit/comm/spawn.h"
 
 namespace inferd::comm {
 namespace {

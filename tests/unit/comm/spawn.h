@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spawn: one function run by every rank of a group, over any backend, as threads or as forked processes.
+// Spawn: one function run by every rank of a group, over any backend, as threads or as forked
+// processes.
 #pragma once
+
+#include "base/file.h"
+#include "comm/communicator.h"
+#include "comm/fake_group.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -22,10 +27,6 @@
 #include <string_view>
 #include <thread>
 #include <vector>
-
-#include "base/file.h"
-#include "comm/communicator.h"
-#include "comm/fake_group.h"
 
 namespace inferd::comm {
 
@@ -57,7 +58,8 @@ inline constexpr bool kThreadSanitizer = true;
 inline constexpr bool kThreadSanitizer = false;
 #endif
 
-/// Those whose ranks are processes; none in builds with the thread sanitizer, which does not follow a fork.
+/// Those whose ranks are processes; none in builds with the thread sanitizer, which does not follow
+/// a fork.
 inline std::vector<Backend> ProcessBackends() {
   if (kThreadSanitizer) {
     return {};
@@ -90,8 +92,9 @@ inline std::string FreshId() {
 }
 
 inline std::string Say(const Result<>& result) {
-  return result.ok() ? ""
-                     : std::string(CodeName(result.error().code())) + ": " + result.error().message();
+  return result.ok()
+             ? ""
+             : std::string(CodeName(result.error().code())) + ": " + result.error().message();
 }
 
 /// Whether the pieces of `pattern` between its stars are found in `text` one after the other.
@@ -109,10 +112,10 @@ inline bool FoundIn(std::string_view text, std::string_view pattern) {
   return true;
 }
 
-/// "" when the result failed with `code` and a message in which `pattern` is found, else what happened instead.
+/// "" when the result failed with `code` and a message in which `pattern` is found, else what
+/// happened instead.
 inline std::string SayUnless(const Result<>& result, Code code, const std::string& pattern) {
-  if (!result.ok() && result.error().code() == code &&
-      FoundIn(result.error().message(), pattern)) {
+  if (!result.ok() && result.error().code() == code && FoundIn(result.error().message(), pattern)) {
     return "";
   }
   return "expected " + std::string(CodeName(code)) + " with '" + pattern + "', got " +
@@ -200,7 +203,9 @@ inline std::string RunRank(const Joiner& join, int rank, const RankFunction& fun
   return function(**communicator);
 }
 
-inline std::vector<std::string> SpawnThreads(int size, const Joiner& join, const RankFunction& function) {
+inline std::vector<std::string> SpawnThreads(int size,
+                                             const Joiner& join,
+                                             const RankFunction& function) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
@@ -254,7 +259,8 @@ inline std::vector<std::string> SpawnProcesses(int size,
   return said;
 }
 
-/// Joins a fresh group and runs `function` at every rank; answers what each said. A process that died says "signal N".
+/// Joins a fresh group and runs `function` at every rank; answers what each said. A process that
+/// died says "signal N".
 inline std::vector<std::string> Spawn(const SpawnOptions& options, const RankFunction& function) {
   const Joiner join = MakeJoiner(options);
   return IsProcesses(options.backend) ? SpawnProcesses(options.size, join, function)

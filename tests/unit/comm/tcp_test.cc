@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joining over TCP: who is let in, who is turned away, and that strangers disturb nobody.
-#include <gmock/gmock.h>
-#include <sys/socket.h>
-
-#include <future>
-
 #include "comm/tcp_handshake.h"
 #include "comm/tcp_listener.h"
 #include "comm/tcp_socket.h"
 #include "unit/comm/spawn.h"
+
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include <future>
 
 namespace inferd::comm {
 namespace {
@@ -56,7 +56,9 @@ struct Group {
 };
 
 std::string Outcome(const Joined& joined) {
-  return joined.ok() ? "ok" : std::string(CodeName(joined.error().code())) + ": " + joined.error().message();
+  return joined.ok()
+             ? "ok"
+             : std::string(CodeName(joined.error().code())) + ": " + joined.error().message();
 }
 
 /// A stranger's connection, with blocking reads bounded by three seconds.
@@ -64,7 +66,8 @@ base::UniqueFd ConnectTo(const std::string& endpoint) {
   auto address = ParseEndpoint(endpoint);
   EXPECT_TRUE(address.ok());
   base::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address->storage), address->length), 0);
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address->storage), address->length),
+            0);
   const timeval patience = {.tv_sec = 3, .tv_usec = 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   return fd;
@@ -98,7 +101,14 @@ TEST(TcpTest, Endpoints) {
     ASSERT_TRUE(address.ok());
     EXPECT_EQ(FormatEndpoint(*address), text);
   }
-  for (const char* text : {"", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "localhost:80", "1.2.3.4:8x"}) {
+  for (const char* text : {"",
+                           ":",
+                           "127.0.0.1",
+                           "127.0.0.1:",
+                           "127.0.0.1:0",
+                           "127.0.0.1:65536",
+                           "localhost:80",
+                           "1.2.3.4:8x"}) {
     EXPECT_FALSE(ParseEndpoint(text).ok()) << text;
   }
 }
@@ -131,8 +141,10 @@ TEST(TcpTest, NamesWhoNeverCame) {
   Group group(3, milliseconds(300));
   auto rank0 = group.JoinAsync(0);
   auto rank2 = group.JoinAsync(2);
-  EXPECT_THAT(Outcome(rank0.get()), testing::AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("rank 1 at")));
-  EXPECT_THAT(Outcome(rank2.get()), testing::AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("rank 1 at")));
+  EXPECT_THAT(Outcome(rank0.get()),
+              testing::AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("rank 1 at")));
+  EXPECT_THAT(Outcome(rank2.get()),
+              testing::AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("rank 1 at")));
 }
 
 TEST(TcpTest, ConnectsToARankThatRefusesAtFirst) {
@@ -160,9 +172,12 @@ TEST(TcpTest, WrongSecretIsRefusedAtOnce) {
   const auto start = steady_clock::now();
   const std::string outcome = Outcome(group.Join(1, "wrong"));
   EXPECT_LT(steady_clock::now() - start, milliseconds(500));
-  EXPECT_THAT(outcome, testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("rank 0 at"), HasSubstr("secret")));
-  EXPECT_THAT(Outcome(rank0.get()),
-              testing::AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("turned away 1 connections")));
+  EXPECT_THAT(
+      outcome,
+      testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("rank 0 at"), HasSubstr("secret")));
+  EXPECT_THAT(
+      Outcome(rank0.get()),
+      testing::AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("turned away 1 connections")));
 }
 
 TEST(TcpTest, StrangerWithWrongSecretDoesNotDisturbTheGenuine) {
@@ -202,7 +217,8 @@ TEST(TcpTest, OtherSizeIsRefused) {
   wider.options.id = group.options.id;
   wider.endpoints[0] = group.endpoints[0];
   auto rank0 = group.JoinAsync(0);
-  EXPECT_THAT(Outcome(wider.Join(1)), testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("group size")));
+  EXPECT_THAT(Outcome(wider.Join(1)),
+              testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("group size")));
   EXPECT_FALSE(rank0.get().ok());
 }
 
@@ -215,7 +231,8 @@ TEST(TcpTest, SwappedEndpointsAreRefused) {
   liar.options.rank = 2;
   liar.endpoints = {group.endpoints[1], group.endpoints[0], group.endpoints[2]};
   const auto joined = JoinTcp(liar.options, *group.listeners[2], liar.endpoints, kSecret);
-  EXPECT_THAT(Outcome(joined), testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("another rank")));
+  EXPECT_THAT(Outcome(joined),
+              testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("another rank")));
   EXPECT_FALSE(rank1.get().ok());
 }
 
@@ -226,7 +243,8 @@ TEST(TcpTest, GarbageIsClosedWithinASecondAndIgnored) {
   for (int i = 0; i < 8; ++i) {
     strangers.push_back(ConnectTo(group.endpoints[0]));
   }
-  // Long garbage is judged as soon as a hello's length is there, short garbage and silence when patience ends.
+  // Long garbage is judged as soon as a hello's length is there, short garbage and silence when
+  // patience ends.
   const std::string garbage(10'000, 'x');
   for (std::size_t i = 0; i < 4; ++i) {
     ::send(strangers[i].get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
@@ -264,7 +282,8 @@ TEST(TcpTest, FloodOfSilentStrangersDoesNotKeepTheGenuineOut) {
 }
 
 TEST(TcpTest, ReplayedHelloIsRefused) {
-  // Two server handshakes greet with different nonces, so what was good for one is not for the other.
+  // Two server handshakes greet with different nonces, so what was good for one is not for the
+  // other.
   const auto address = [] {
     auto parsed = ParseAddress("127.0.0.1", 0);
     EXPECT_TRUE(parsed.ok());
@@ -289,12 +308,15 @@ TEST(TcpTest, ReplayedHelloIsRefused) {
   ClientHandshake client(base::UniqueFd(ends[1]), kSecret, hello);
   server1.Advance(expected);
   std::array<char, 256> data = {};
-  ASSERT_EQ(::recv(first.get(), data.data(), kGreetingBytes, MSG_WAITALL), static_cast<ssize_t>(kGreetingBytes));
-  ASSERT_EQ(::send(relay.get(), data.data(), kGreetingBytes, 0), static_cast<ssize_t>(kGreetingBytes));
+  ASSERT_EQ(::recv(first.get(), data.data(), kGreetingBytes, MSG_WAITALL),
+            static_cast<ssize_t>(kGreetingBytes));
+  ASSERT_EQ(::send(relay.get(), data.data(), kGreetingBytes, 0),
+            static_cast<ssize_t>(kGreetingBytes));
   EXPECT_EQ(client.Advance(), HandshakeState::kReading);
   constexpr std::size_t kWhole = kHelloBytes + kDigestBytes;
   std::array<char, kWhole> recorded = {};
-  ASSERT_EQ(::recv(relay.get(), recorded.data(), kWhole, MSG_WAITALL), static_cast<ssize_t>(kWhole));
+  ASSERT_EQ(::recv(relay.get(), recorded.data(), kWhole, MSG_WAITALL),
+            static_cast<ssize_t>(kWhole));
   ASSERT_EQ(::send(first.get(), recorded.data(), kWhole, 0), static_cast<ssize_t>(kWhole));
   for (int ms = 0; ms < 1000 && server1.Advance(expected) == HandshakeState::kReading; ++ms) {
     ::poll(nullptr, 0, 1);
@@ -329,13 +351,15 @@ TEST(TcpTest, ImpostorListenerIsUnmasked) {
     ::send(fd.get(), greeting.data(), greeting.size(), 0);
     const std::string verdict(kVerdictBytes, '\0');  // "welcome", with a made-up proof
     ::send(fd.get(), verdict.data(), verdict.size(), 0);
-    EXPECT_THAT(Outcome(rank1.get()), testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("could not prove")));
+    EXPECT_THAT(Outcome(rank1.get()),
+                testing::AllOf(HasSubstr("UNAUTHENTICATED"), HasSubstr("could not prove")));
   });
   impostor.join();
 }
 
 TEST(TcpTest, OneListenerServesSeveralGroups) {
-  // Rank 0 of both groups is the same worker; rank 1 of the second group knocks before the first group is whole.
+  // Rank 0 of both groups is the same worker; rank 1 of the second group knocks before the first
+  // group is whole.
   Group first(2);
   Group second(2);
   second.endpoints[0] = first.endpoints[0];
