@@ -220,14 +220,23 @@ Result<> ShardSet::RunRank(std::size_t rank, const std::vector<std::vector<std::
       }
       continue;
     }
-    std::int32_t row = 0;
-    const auto vocab = static_cast<std::size_t>(model().vocab_size);
+    std::vector<std::pair<std::size_t, std::int64_t>> places;  // (sequence, position) of each row
     for (const Piece& piece : mine) {
-      for (std::int64_t p = piece.start; p < piece.start + piece.count; ++p, ++row) {
-        INFERD_ASSIGN(const float* out, shard.Logits({&row, 1}));
-        if (out != nullptr) {
-          std::copy_n(out, vocab, (*logits)[piece.sequence].begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(p) * vocab));
-        }
+      for (std::int64_t p = piece.start; p < piece.start + piece.count; ++p) {
+        places.emplace_back(piece.sequence, p);
+      }
+    }
+    const auto vocab = static_cast<std::size_t>(model().vocab_size);
+    const auto at_once = static_cast<std::size_t>(shard.max_logit_rows());
+    for (std::size_t begin = 0; begin < places.size(); begin += at_once) {
+      std::vector<std::int32_t> rows;
+      for (std::size_t i = begin; i < std::min(places.size(), begin + at_once); ++i) {
+        rows.push_back(static_cast<std::int32_t>(i));
+      }
+      INFERD_ASSIGN(const float* out, shard.Logits(rows));
+      for (std::size_t i = 0; i < rows.size() && out != nullptr; ++i) {
+        const auto [sequence, position] = places[begin + i];
+        std::copy_n(out + i * vocab, vocab, (*logits)[sequence].data() + static_cast<std::size_t>(position) * vocab);
       }
     }
   }
