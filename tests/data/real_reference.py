@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reference outputs of the two real models, by transformers on the dequantised GGUF weights.
 
-    python real_reference.py qwen2.5-coder-0.5b gemma-3-270m [--models FOLDER] [--server LLAMA_SERVER]
+    python real_reference.py qwen2.5-coder-0.5b gemma-3-270m [--models FOLDER]
+    python real_reference.py qwen2.5-coder-0.5b --server LLAMA_SERVER [--gguf FILE]
 
 Writes real/<model>.json (20 prompts, 64 greedy tokens each with log probabilities and top-1/top-2
 gaps; log probabilities of a fixed text) and real/<model>-tokenizer.json (strings and their ids).
-With --server, llama.cpp is asked for its opinion and the agreement is printed.
+With --server, llama.cpp is asked for its opinion of what was written and the agreement is printed.
 """
 
 import argparse
@@ -114,36 +115,58 @@ def Dump(path: Path, head: dict, lists: dict[str, list]) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def SecondOpinion(server: str, file: Path, prompts: list[dict], cases: list[dict]) -> None:
+def OpinionOnPrompts(port: int, prompts: list[dict]) -> None:
+    same, differences, diverged = 0, [], []
+    for prompt in prompts:
+        body = dict(prompt=prompt["ids"], n_predict=GREEDY_TOKENS, temperature=0)
+        body |= dict(ignore_eos=False, return_tokens=True, n_probs=1, cache_prompt=False)
+        answer = Call(port, "/completion", body)
+        tokens, greedy = answer["tokens"], prompt["greedy"]
+        first = next((i for i, (a, b) in enumerate(zip(tokens, greedy)) if a != b), None)
+        same += first is None
+        if first is not None:
+            diverged.append((first, prompt["gaps"][first]))
+        step = answer["completion_probabilities"][0]
+        if first != 0 and step["id"] == tokens[0]:
+            differences.append(abs(step["logprob"] - prompt["logprobs"][0]))
+    print(f"llama.cpp: {same} of {len(prompts)} continuations equal")
+    print(f"  first differing token and the reference's gap there: {diverged}")
+    print(f"  first-token logprob difference: at most {max(differences):.4f}", flush=True)
+
+
+def OpinionOnText(port: int, text: dict) -> None:
+    """Means of log probabilities over the tokens that the server lists (its most likely 1000)."""
+    ours, theirs = [], []
+    for at in range(1, len(text["ids"])):
+        body = dict(prompt=text["ids"][:at], n_predict=1, temperature=0, n_probs=1000)
+        steps = Call(port, "/completion", body)["completion_probabilities"]
+        listed = {t["id"]: t["logprob"] for s in steps for t in s["top_logprobs"]}
+        if text["ids"][at] in listed:
+            ours.append(text["logprobs"][at - 1])
+            theirs.append(listed[text["ids"][at]])
+    ours, theirs = (math.exp(-sum(v) / len(v)) for v in (ours, theirs))
+    print(f"  perplexity where listed: {theirs:.4f}, reference {ours:.4f}", flush=True)
+
+
+def SecondOpinion(server: str, name: str, file: Path) -> None:
+    """Compares what was written under real/ with llama.cpp on `file`, and prints."""
+    reference = json.loads((HERE / "real" / f"{name}.json").read_text(encoding="utf-8"))
+    cases = json.loads((HERE / "real" / f"{name}-tokenizer.json").read_text(encoding="utf-8"))
     process, port = Start(server, file, subprocess.DEVNULL, context=1024)
     try:
-        same, differences, diverged = 0, [], []
-        for prompt in prompts:
-            body = dict(prompt=prompt["ids"], n_predict=GREEDY_TOKENS, temperature=0)
-            body |= dict(ignore_eos=False, return_tokens=True, n_probs=1, cache_prompt=False)
-            answer = Call(port, "/completion", body)
-            tokens = answer["tokens"]
-            first = next((i for i, (a, b) in enumerate(zip(tokens, prompt["greedy"])) if a != b), None)
-            same += first is None
-            if first is not None:
-                diverged.append((first, prompt["gaps"][first]))
-            if first != 0 and answer["completion_probabilities"][0]["id"] == tokens[0]:
-                logprob = answer["completion_probabilities"][0]["logprob"]
-                differences.append(abs(logprob - prompt["logprobs"][0]))
-        print(f"llama.cpp: {same} of {len(prompts)} continuations equal")
-        print(f"  first differing token and the reference's gap there: {diverged}")
-        print(f"  first-token logprob difference: at most {max(differences):.4f}")
-        for case in cases:
+        for case in cases["cases"]:
             body = dict(content=case["text"], add_special=False, parse_special=True)
             tokens = Call(port, "/tokenize", body)["tokens"]
             if tokens != case["ids"]:
-                print(f"  {case['text']!r}: {tokens} instead of {case['ids']}")
+                print(f"  {case['text']!r}: {tokens} instead of {case['ids']}", flush=True)
+        OpinionOnText(port, reference["text"])
+        OpinionOnPrompts(port, reference["prompts"])
     finally:
         process.kill()
         process.wait()
 
 
-def MakeOne(name: str, folder: Path, server: str | None) -> None:
+def MakeOne(name: str, folder: Path) -> None:
     spec = MODELS[name]
     file = folder / spec["file"]
     if Sha256(file) != spec["sha256"]:
@@ -167,20 +190,22 @@ def MakeOne(name: str, folder: Path, server: str | None) -> None:
     out.mkdir(exist_ok=True)
     Dump(out / f"{name}.json", head | dict(text=perplexity), dict(prompts=prompts))
     Dump(out / f"{name}-tokenizer.json", head, dict(cases=cases))
-    if server:
-        SecondOpinion(server, file, prompts, cases)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="+", choices=list(MODELS))
     parser.add_argument("--models", type=Path, default=Path.home() / ".cache/inferd/models")
-    parser.add_argument("--server", help="llama-server for a second opinion")
+    parser.add_argument("--server", help="llama-server: do not compute, ask its second opinion")
+    parser.add_argument("--gguf", type=Path, help="with --server: another GGUF file of the model")
     args = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     for name in args.names:
-        MakeOne(name, args.models, args.server)
+        if args.server:
+            SecondOpinion(args.server, name, args.gguf or args.models / MODELS[name]["file"])
+        else:
+            MakeOne(name, args.models)
 
 
 if __name__ == "__main__":
