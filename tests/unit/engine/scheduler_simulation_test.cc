@@ -72,7 +72,7 @@ class Simulation {
     replica_.set_nan_seed(kNanSeed);
     faults_ = random_.OneIn(3);
     deadlines_ = random_.OneIn(3);
-    num_requests_ = random_.Between(5, 25);
+    num_requests_ = random_.OneIn(25) ? random_.Between(100, 200) : random_.Between(5, 25);
   }
 
   /// Empty if all went well.
@@ -400,7 +400,7 @@ TEST(SchedulerSimulation, RandomSchedulesEqualTheUndisturbedRun) {
       sum.finished[reason] += stats.finished[reason];
     }
   }
-  if (only == 0) {
+  if (num_seeds >= 1000) {
     // The simulation reaches what it is for.
     EXPECT_GT(sum.preemptions, num_seeds);
     EXPECT_GT(sum.prefix_hit_tokens, 10 * num_seeds);
