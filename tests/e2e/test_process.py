@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The binary as a process: command line, draining, ranks."""
+
+import http.client
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import chat, complete
+
+
+def run(inferd, *arguments, timeout=20):
+    return subprocess.run([inferd, *arguments], capture_output=True, text=True, timeout=timeout)
+
+
+def test_command_line(inferd, toy, tmp_path):
+    assert run(inferd, "--version").stdout.startswith("inferd ")
+    assert "--tp" in run(inferd, "--help").stdout
+    wrong = run(inferd, "--model", str(toy), "--max-num-seq", "5")
+    assert wrong.returncode == 2
+    assert "did you mean --max-num-seqs" in wrong.stderr
+    assert run(inferd, "--tp", "many", str(toy)).returncode == 2
+    printed = run(inferd, str(toy), "--tensor-parallel-size", "2", "--print-config").stdout
+    assert "  tp: 2\n" in printed
+    file = tmp_path / "inferd.yaml"
+    file.write_text(printed)
+    assert run(inferd, "--config", str(file), "--print-config").stdout == printed
+    assert "  tp: 3\n" in run(inferd, "--config", str(file), "--tp=3", "--print-config").stdout
+
+
+def test_plan_and_tokenize(inferd, toy):
+    plan = run(inferd, "plan", str(toy), "--tp", "2")
+    assert plan.returncode == 0, plan.stderr
+    assert "rank   1" in plan.stdout
+    tokens = run(inferd, "tokenize", str(toy), "ab")
+    assert tokens.stdout.splitlines()[-1] == "3 tokens"
+
+
+def test_a_missing_model_is_a_sentence(inferd, tmp_path):
+    missing = run(inferd, str(tmp_path / "none"), "--port", "0")
+    assert missing.returncode == 1
+    assert "none" in missing.stderr
+
+
+@pytest.mark.parametrize("flags", [("--tp", "2"), ("--pp", "2"), ("--dp", "2")])
+def test_ranks_give_the_same_answers(start, flags):
+    server = start(*flags)
+    assert chat(server, "fox").choices[0].message.content == "The quick brown fox jumps"
+    assert complete(server, "[[count]]", max_tokens=7).choices[0].text == " one two three four five one two"
+    server.stop()
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+def test_drain(start, stop_signal):
+    server = start("--max-num-seqs", "4")
+    texts = {}
+
+    def ask(number):
+        stream = chat(server, "count", max_tokens=300, stream=True)
+        texts[number] = "".join(c.choices[0].delta.content or "" for c in stream)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 20
+    while server.metric("inferd_num_requests_running") + server.metric("inferd_num_requests_waiting") < 12:
+        assert time.monotonic() < deadline and any(thread.is_alive() for thread in threads)
+    kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    kept.request("GET", "/readyz")
+    assert kept.getresponse().read() is not None
+    server.process.send_signal(stop_signal)
+    while server.process.poll() is None:
+        try:
+            kept.request("GET", "/readyz")
+            reply = kept.getresponse()
+            reply.read()
+        except (ConnectionError, http.client.HTTPException):
+            break
+        if reply.status == 503:
+            break
+    for thread in threads:
+        thread.join(60)
+    assert len(texts) == 12
+    assert all(len(text.split()) == 300 for text in texts.values())
+    assert server.process.wait(40) == 0
+
+
+def test_a_second_signal_ends_at_once(start):
+    server = start()
+    stream = chat(server, "count", max_tokens=4000, stream=True)
+    next(iter(stream))
+    server.terminate()
+    server.terminate()
+    begun = time.monotonic()
+    assert server.process.wait(20) in (0, 128 + signal.SIGTERM)
+    assert time.monotonic() - begun < 10
