@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/buffer.h"
 
+#include "base/error.h"
+
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
-
-#include "base/error.h"
 
 namespace inferd::model {
 
@@ -15,9 +15,11 @@ Result<Buffer> Buffer::Allocate(std::size_t bytes, std::string_view what) {
   if (bytes == 0) {
     return buffer;
   }
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(
+      nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    return ResourceExhausted("{} bytes of memory for {} are not to be had: {}", bytes, what, std::strerror(errno));
+    return ResourceExhausted(
+        "{} bytes of memory for {} are not to be had: {}", bytes, what, std::strerror(errno));
   }
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   if (bytes >= kHugePage) {

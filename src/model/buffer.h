@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffer: zeroed memory straight from the kernel, cache-line aligned, huge pages asked for. Pages cost nothing until touched.
+// Buffer: zeroed memory straight from the kernel, cache-line aligned, huge pages asked for. Pages
+// cost nothing until touched.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
-
-#include "inferd/result.h"
 
 namespace inferd::model {
 

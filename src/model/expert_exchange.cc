@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/expert_exchange.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "base/check.h"
 #include "base/error.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace inferd::model {
 
-Result<ExpertExchange> ExpertExchange::Make(int groups, std::int64_t max_rows, std::int64_t hidden, std::int64_t top_k) {
+Result<ExpertExchange> ExpertExchange::Make(int groups,
+                                            std::int64_t max_rows,
+                                            std::int64_t hidden,
+                                            std::int64_t top_k) {
   ExpertExchange exchange;
   exchange.groups_ = groups;
   exchange.max_rows_ = max_rows;
@@ -43,10 +46,13 @@ std::size_t ExpertExchange::RowBytes() const {
 }
 
 std::int64_t ExpertExchange::bytes() const {
-  return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + x_.bytes() + y_.bytes() + expert_.size() * 8);
+  return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + x_.bytes() + y_.bytes() +
+                                   expert_.size() * 8);
 }
 
-Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x, std::int64_t rows, const std::int32_t* expert,
+Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
+                                                     std::int64_t rows,
+                                                     const std::int32_t* expert,
                                                      const float* weight) {
   INFERD_CHECK(rows <= max_rows_);
   const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
@@ -57,7 +63,9 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x, std::int64_
     const std::size_t before = sent_rows_.size();
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int32_t* experts = expert + row * top_k_;
-      const auto is_here = [&](std::int32_t e) { return owner_[static_cast<std::size_t>(e)] == group; };
+      const auto is_here = [&](std::int32_t e) {
+        return owner_[static_cast<std::size_t>(e)] == group;
+      };
       if (std::none_of(experts, experts + top_k_, is_here)) {
         continue;
       }
@@ -82,19 +90,27 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x, std::int64_
   for (const std::uint64_t count : recv_counts_) {
     arrived += count;
   }
-  INFERD_TRY(ep_->AllToAllV({send_.data(), sent_rows_.size() * RowBytes()}, send_bytes_,
-                            {recv_.data(), arrived * RowBytes()}, recv_bytes_));
+  INFERD_TRY(ep_->AllToAllV({send_.data(), sent_rows_.size() * RowBytes()},
+                            send_bytes_,
+                            {recv_.data(), arrived * RowBytes()},
+                            recv_bytes_));
   Unpack();
-  return Arrived{static_cast<std::int64_t>(arrived), x_.floats(), expert_.data(), weight_.data(), y_.floats()};
+  return Arrived{
+      static_cast<std::int64_t>(arrived), x_.floats(), expert_.data(), weight_.data(), y_.floats()};
 }
 
 Result<> ExpertExchange::ExchangeCounts() {
   std::fill(send_bytes_.begin(), send_bytes_.end(), sizeof(std::uint64_t));
-  INFERD_TRY(ep_->AllToAllV(std::as_bytes(std::span(send_counts_)), send_bytes_,
-                            std::as_writable_bytes(std::span(recv_counts_)), send_bytes_));
+  INFERD_TRY(ep_->AllToAllV(std::as_bytes(std::span(send_counts_)),
+                            send_bytes_,
+                            std::as_writable_bytes(std::span(recv_counts_)),
+                            send_bytes_));
   for (std::size_t group = 0; group < recv_counts_.size(); ++group) {
     if (recv_counts_[group] > static_cast<std::uint64_t>(max_rows_)) {
-      return Internal("expert group {} announces {} rows; the step limit is {}", group, recv_counts_[group], max_rows_);
+      return Internal("expert group {} announces {} rows; the step limit is {}",
+                      group,
+                      recv_counts_[group],
+                      max_rows_);
     }
   }
   return {};
@@ -111,7 +127,8 @@ void ExpertExchange::Unpack() {
   for (std::size_t row = 0; row < rows; ++row, in += RowBytes()) {
     std::memcpy(x_.data() + row * x_bytes, in, x_bytes);
     std::memcpy(expert_.data() + row * k, in + x_bytes, k * sizeof(std::int32_t));
-    std::memcpy(weight_.data() + row * k, in + x_bytes + k * sizeof(std::int32_t), k * sizeof(float));
+    std::memcpy(
+        weight_.data() + row * k, in + x_bytes + k * sizeof(std::int32_t), k * sizeof(float));
   }
 }
 
@@ -124,7 +141,9 @@ Result<> ExpertExchange::Return(float* y, std::int64_t rows) {
     arrived += recv_counts_[group];
   }
   // The records sent earlier are no longer needed: their room takes the results.
-  INFERD_TRY(ep_->AllToAllV({y_.data(), arrived * x_bytes}, send_bytes_, {send_.data(), sent_rows_.size() * x_bytes},
+  INFERD_TRY(ep_->AllToAllV({y_.data(), arrived * x_bytes},
+                            send_bytes_,
+                            {send_.data(), sent_rows_.size() * x_bytes},
                             recv_bytes_));
   std::fill(y, y + rows * hidden_, 0.0F);
   const float* in = send_.floats();

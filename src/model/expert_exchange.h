@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert parallelism over groups: each group's tokens travel to the groups that hold their experts and the results come
-// home, by all-to-all over the ranks of equal tp_rank. Every group takes part in every MoE layer, even without rows.
+// Expert parallelism over groups: each group's tokens travel to the groups that hold their experts
+// and the results come home, by all-to-all over the ranks of equal tp_rank. Every group takes part
+// in every MoE layer, even without rows.
 #pragma once
-
-#include <cstdint>
-#include <span>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "inferd/result.h"
 #include "model/buffer.h"
 #include "spec/parallel.h"
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 namespace inferd::model {
 
 class ExpertExchange {
  public:
   /// max_rows: most rows one group may send in a step.
-  static Result<ExpertExchange> Make(int groups, std::int64_t max_rows, std::int64_t hidden, std::int64_t top_k);
+  static Result<ExpertExchange> Make(int groups,
+                                     std::int64_t max_rows,
+                                     std::int64_t hidden,
+                                     std::int64_t top_k);
 
   /// owner[e] is the group that holds expert e.
   void Join(comm::Communicator* ep, std::vector<std::int32_t> owner);
@@ -31,8 +35,12 @@ class ExpertExchange {
     float* y = nullptr;                    // [rows, hidden], for the caller to fill
   };
   /// Sends each row once to every group that holds one of its experts.
-  Result<Arrived> Send(const float* x, std::int64_t rows, const std::int32_t* expert, const float* weight);
-  /// Sends Arrived::y home; y [rows, hidden] of the rows given to Send = sum over the groups, in group order.
+  Result<Arrived> Send(const float* x,
+                       std::int64_t rows,
+                       const std::int32_t* expert,
+                       const float* weight);
+  /// Sends Arrived::y home; y [rows, hidden] of the rows given to Send = sum over the groups, in
+  /// group order.
   Result<> Return(float* y, std::int64_t rows);
 
   std::int64_t bytes() const;
@@ -55,7 +63,7 @@ class ExpertExchange {
   std::vector<std::size_t> send_bytes_, recv_bytes_;
   // Each way [groups * max_rows] records: x, then experts, then weights.
   Buffer send_, recv_;
-  Buffer x_, y_;                     // [groups * max_rows, hidden]
+  Buffer x_, y_;                      // [groups * max_rows, hidden]
   std::vector<std::int32_t> expert_;  // [groups * max_rows, top_k]
   std::vector<float> weight_;
 };

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/kv_cache.h"
 
-#include <cstring>
-
 #include "base/checked_math.h"
 #include "base/error.h"
 
+#include <cstring>
+
 namespace inferd::model {
 
-Result<KvCache> KvCache::Make(const ops::Device& device, const spec::ModelSpec& model, const spec::ShardPlan& shard,
-                              ops::KvType type, std::int64_t num_pages) {
+Result<KvCache> KvCache::Make(const ops::Device& device,
+                              const spec::ModelSpec& model,
+                              const spec::ShardPlan& shard,
+                              ops::KvType type,
+                              std::int64_t num_pages) {
   if (num_pages <= 0) {
     return InvalidArgument("{} KV pages; at least 1 is needed", num_pages);
   }
@@ -19,7 +22,8 @@ Result<KvCache> KvCache::Make(const ops::Device& device, const spec::ModelSpec& 
   cache.num_pages_ = num_pages;
   const auto total = base::CheckedMul(cache.page_bytes_, static_cast<std::uint64_t>(num_pages));
   if (!total) {
-    return InvalidArgument("{} KV pages of {} bytes are more than can be addressed", num_pages, cache.page_bytes_);
+    return InvalidArgument(
+        "{} KV pages of {} bytes are more than can be addressed", num_pages, cache.page_bytes_);
   }
   INFERD_ASSIGN(cache.buffer_, Buffer::Allocate(*total, "the KV cache"));
   for (std::int64_t i = 0; i < shard.layers.size(); ++i) {

@@ -29,7 +29,8 @@ Floats Exp(Floats x) {
   const Floats lowest = Splat(-87.0F);
   const Ints tiny = x < lowest;
   x = tiny ? lowest : x;
-  const Floats scaled = x * 1.44269504F - 0.5F;  // x <= 0, and conversion truncates: rounds to nearest
+  const Floats scaled =
+      x * 1.44269504F - 0.5F;  // x <= 0, and conversion truncates: rounds to nearest
   const Ints n = __builtin_convertvector(scaled, Ints);
   const Floats whole = __builtin_convertvector(n, Floats);
   const Floats r = x - whole * 0.693359375F - whole * -2.12194440e-4F;
@@ -46,7 +47,9 @@ Floats Exp(Floats x) {
   return tiny ? Splat(0) : p * power;
 }
 
-float SumLanes(Floats v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
+float SumLanes(Floats v) {
+  return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
+}
 
 // Sum of exp((logit - peak) * inverse_temperature) over a block of at most kBlock values.
 float SumBlock(const float* logits, std::size_t count, float peak, float inverse_temperature) {
@@ -94,7 +97,8 @@ Peak FindPeak(std::span<const float> logits) {
     return peak;
   }
   peak.value = value;
-  peak.token = static_cast<std::int32_t>(std::find(logits.begin(), logits.end(), value) - logits.begin());
+  peak.token =
+      static_cast<std::int32_t>(std::find(logits.begin(), logits.end(), value) - logits.begin());
   return peak;
 }
 
@@ -109,7 +113,10 @@ double SumExp(std::span<const float> logits, float peak, float inverse_temperatu
 
 float ExpOf(float x) { return Exp(Splat(x))[0]; }
 
-void Collect(std::span<const float> logits, float peak, float inverse_temperature, float cutoff,
+void Collect(std::span<const float> logits,
+             float peak,
+             float inverse_temperature,
+             float cutoff,
              std::vector<Candidate>& out) {
   out.clear();
   const auto add = [&](std::size_t i) {
@@ -134,12 +141,16 @@ void Collect(std::span<const float> logits, float peak, float inverse_temperatur
   }
 }
 
-std::int32_t TokenAtMass(std::span<const float> logits, float peak, float inverse_temperature, double target) {
+std::int32_t TokenAtMass(std::span<const float> logits,
+                         float peak,
+                         float inverse_temperature,
+                         double target) {
   double before = 0;
   std::int32_t last = 0;
   for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
     const std::size_t count = std::min(kBlock, logits.size() - begin);
-    const double mass = static_cast<double>(SumBlock(logits.data() + begin, count, peak, inverse_temperature));
+    const double mass =
+        static_cast<double>(SumBlock(logits.data() + begin, count, peak, inverse_temperature));
     const bool is_last = begin + count == logits.size();
     if (before + mass <= target && !is_last) {
       before += mass;
@@ -171,8 +182,11 @@ std::int32_t RankOf(std::span<const float> logits, std::int32_t token) {
   return rank;
 }
 
-std::vector<spec::TokenLogprob> BestTokens(std::span<const float> logits, std::int32_t n, double log_sum) {
-  const auto keep = static_cast<std::size_t>(std::clamp<std::int64_t>(n, 0, static_cast<std::int64_t>(logits.size())));
+std::vector<spec::TokenLogprob> BestTokens(std::span<const float> logits,
+                                           std::int32_t n,
+                                           double log_sum) {
+  const auto keep = static_cast<std::size_t>(
+      std::clamp<std::int64_t>(n, 0, static_cast<std::int64_t>(logits.size())));
   std::vector<Candidate> best;  // a heap with the worst kept one in front
   best.reserve(keep + 1);
   for (std::size_t i = 0; i < logits.size() && keep > 0; ++i) {
@@ -190,7 +204,8 @@ std::vector<spec::TokenLogprob> BestTokens(std::span<const float> logits, std::i
   std::vector<spec::TokenLogprob> result;
   result.reserve(best.size());
   for (const Candidate& candidate : best) {
-    result.push_back({candidate.token, static_cast<float>(static_cast<double>(candidate.z) - log_sum)});
+    result.push_back(
+        {candidate.token, static_cast<float>(static_cast<double>(candidate.z) - log_sum)});
   }
   return result;
 }

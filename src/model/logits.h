@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over one row of logits: largest value, sum of exponentials, candidates, best n. Single-threaded and in a fixed
-// order, so that a row's numbers depend on nothing but the row.
+// Passes over one row of logits: largest value, sum of exponentials, candidates, best n.
+// Single-threaded and in a fixed order, so that a row's numbers depend on nothing but the row.
 #pragma once
+
+#include "spec/step.h"
 
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "spec/step.h"
 
 namespace inferd::model {
 
@@ -29,19 +29,30 @@ struct Candidate {
   std::int32_t token = 0;
 };
 /// Descending; ties go to the lowest id.
-inline bool operator<(const Candidate& a, const Candidate& b) { return a.z != b.z ? a.z > b.z : a.token < b.token; }
+inline bool operator<(const Candidate& a, const Candidate& b) {
+  return a.z != b.z ? a.z > b.z : a.token < b.token;
+}
 
 /// Replaces `out` by all tokens with z >= cutoff, in id order.
-void Collect(std::span<const float> logits, float peak, float inverse_temperature, float cutoff,
+void Collect(std::span<const float> logits,
+             float peak,
+             float inverse_temperature,
+             float cutoff,
              std::vector<Candidate>& out);
 
-/// First token at which the running sum of exp(z), in id order, exceeds `target`; the last one with any mass if none does.
-std::int32_t TokenAtMass(std::span<const float> logits, float peak, float inverse_temperature, double target);
+/// First token at which the running sum of exp(z), in id order, exceeds `target`; the last one with
+/// any mass if none does.
+std::int32_t TokenAtMass(std::span<const float> logits,
+                         float peak,
+                         float inverse_temperature,
+                         double target);
 
 /// 1 + the number of tokens before `token` in descending order (ties: lowest id first).
 std::int32_t RankOf(std::span<const float> logits, std::int32_t token);
 
 /// The n best tokens, descending, with logit - log_sum as logprob.
-std::vector<spec::TokenLogprob> BestTokens(std::span<const float> logits, std::int32_t n, double log_sum);
+std::vector<spec::TokenLogprob> BestTokens(std::span<const float> logits,
+                                           std::int32_t n,
+                                           double log_sum);
 
 }  // namespace inferd::model

@@ -2,6 +2,13 @@
 // The life of a step on one rank: apply the plan, gather inputs, run the layers, hand on or sample.
 #include "model/rank.h"
 
+#include "base/clock.h"
+#include "base/error.h"
+#include "model/row_table.h"
+#include "model/shard.h"
+#include "model/weights.h"
+#include "store/model.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,13 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "model/row_table.h"
-#include "model/shard.h"
-#include "model/weights.h"
-#include "store/model.h"
-
 namespace inferd::model {
 namespace {
 
@@ -24,15 +24,18 @@ namespace {
 struct LogitUse {
   std::int32_t batch_row = 0;
   std::int32_t row = 0;
-  std::int64_t position = 0;         // of the token that the logits predict
-  bool is_prompt = false;            // score the known token instead of sampling one
+  std::int64_t position = 0;          // of the token that the logits predict
+  bool is_prompt = false;             // score the known token instead of sampling one
   spec::SampledToken* out = nullptr;  // on the sampler
 };
 
 class RankImpl final : public Rank {
  public:
-  RankImpl(const spec::LoadRequest& request, store::Model model, std::unique_ptr<ops::Device> device,
-           std::unique_ptr<Shard> shard, const RowLimits& limits)
+  RankImpl(const spec::LoadRequest& request,
+           store::Model model,
+           std::unique_ptr<ops::Device> device,
+           std::unique_ptr<Shard> shard,
+           const RowLimits& limits)
       : plan_(request.shard),
         model_(std::move(model)),
         device_(std::move(device)),
@@ -49,9 +52,15 @@ class RankImpl final : public Rank {
     return {shard_->weight_bytes(), shard_->activation_bytes(), shard_->kv().bytes()};
   }
   std::string Describe() const override {
-    return fmt::format("rank {} on {}: layers [{}, {}), query heads [{}, {}), experts [{}, {})", plan_.rank,
-                       device_->Describe(), plan_.layers.begin, plan_.layers.end, plan_.q_heads.begin,
-                       plan_.q_heads.end, plan_.experts.begin, plan_.experts.end);
+    return fmt::format("rank {} on {}: layers [{}, {}), query heads [{}, {}), experts [{}, {})",
+                       plan_.rank,
+                       device_->Describe(),
+                       plan_.layers.begin,
+                       plan_.layers.end,
+                       plan_.q_heads.begin,
+                       plan_.q_heads.end,
+                       plan_.experts.begin,
+                       plan_.experts.end);
   }
 
  private:
@@ -61,7 +70,9 @@ class RankImpl final : public Rank {
   };
 
   // The ids group exists where some first-stage rank of the group is not the sampler.
-  bool needs_ids_group() const { return (plan_.has_embedding || plan_.is_sampler()) && (plan_.tp > 1 || plan_.pp > 1); }
+  bool needs_ids_group() const {
+    return (plan_.has_embedding || plan_.is_sampler()) && (plan_.tp > 1 || plan_.pp > 1);
+  }
   bool receives_ids() const { return plan_.has_embedding && !plan_.is_sampler(); }
   int ids_size() const { return plan_.pp > 1 ? plan_.tp + 1 : plan_.tp; }
 
@@ -98,8 +109,13 @@ Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int si
   const int actual_size = comm != nullptr ? comm->size() : 1;
   const int actual_rank = comm != nullptr ? comm->rank() : 0;
   if (actual_size != size || actual_rank != (size == 1 ? 0 : rank)) {
-    return FailedPrecondition("group {} should have {} ranks with this one at {}; it has {} with this one at {}", name,
-                              size, rank, actual_size, actual_rank);
+    return FailedPrecondition(
+        "group {} should have {} ranks with this one at {}; it has {} with this one at {}",
+        name,
+        size,
+        rank,
+        actual_size,
+        actual_rank);
   }
   return {};
 }
@@ -110,7 +126,8 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   INFERD_TRY(CheckSize(comms.ep.get(), "ep", plan_.ep, plan_.group));
   INFERD_TRY(CheckSize(comms.pp.get(), "pp", plan_.pp, plan_.stage));
   if (needs_ids_group()) {
-    // The sampler comes first, then the first-stage ranks in order; at pp 1 the sampler is the first of them itself.
+    // The sampler comes first, then the first-stage ranks in order; at pp 1 the sampler is the
+    // first of them itself.
     const int place = plan_.is_sampler() ? 0 : (plan_.pp > 1 ? plan_.tp_rank + 1 : plan_.tp_rank);
     INFERD_TRY(CheckSize(comms.ids.get(), "ids", ids_size(), place));
   }
@@ -129,7 +146,8 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
 
 void RankImpl::Abort() {
   const std::lock_guard lock(comms_mutex_);
-  for (comm::Communicator* comm : {comms_.tp.get(), comms_.ep.get(), comms_.pp.get(), comms_.ids.get()}) {
+  for (comm::Communicator* comm :
+       {comms_.tp.get(), comms_.ep.get(), comms_.pp.get(), comms_.ids.get()}) {
     if (comm != nullptr) {
       comm->Abort();
     }
@@ -138,7 +156,8 @@ void RankImpl::Abort() {
 
 Result<> RankImpl::CheckOrder(const spec::StepPlan& plan) const {
   if (!joined_ || plan.generation != generation_) {
-    return FailedPrecondition("step {} is of generation {}, this rank of {}", plan.step, plan.generation, generation_);
+    return FailedPrecondition(
+        "step {} is of generation {}, this rank of {}", plan.step, plan.generation, generation_);
   }
   if (last_step_ >= 0 && plan.step != last_step_ + 1) {
     return FailedPrecondition("step {} came after step {}", plan.step, last_step_);
@@ -178,8 +197,9 @@ Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan
   return std::optional<spec::StepResult>(std::move(result));
 }
 
-// First stage: token ids, waiting for those of an earlier step only when a row reads them (or when so many steps are
-// outstanding that they must have come). Other stages: the previous stage's output.
+// First stage: token ids, waiting for those of an earlier step only when a row reads them (or when
+// so many steps are outstanding that they must have come). Other stages: the previous stage's
+// output.
 Result<> RankImpl::GatherInputs(std::int64_t step) {
   if (plan_.has_embedding) {
     if (receives_ids()) {
@@ -219,8 +239,10 @@ void RankImpl::ListLogits(spec::StepResult* result) {
   const auto work = rows_.work();
   for (std::size_t i = 0; i < work.size(); ++i) {
     if (work[i]->sample) {
-      const auto last = static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
-      uses_.push_back({.batch_row = last, .row = work[i]->row, .position = work[i]->start + work[i]->count});
+      const auto last =
+          static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
+      uses_.push_back(
+          {.batch_row = last, .row = work[i]->row, .position = work[i]->start + work[i]->count});
       spec::SampledToken& sampled = result->sampled.emplace_back();
       sampled.row = work[i]->row;
       sampled.group = plan_.group;
@@ -245,11 +267,12 @@ void RankImpl::ListLogits(spec::StepResult* result) {
       spec::SampledToken& out = scores.tokens[static_cast<std::size_t>(offset)];
       out.row = work[i]->row;
       out.group = plan_.group;
-      uses_.push_back({.batch_row = static_cast<std::int32_t>(batch_.sequences[i].first_row + offset),
-                       .row = work[i]->row,
-                       .position = p + 1,
-                       .is_prompt = true,
-                       .out = &out});
+      uses_.push_back(
+          {.batch_row = static_cast<std::int32_t>(batch_.sequences[i].first_row + offset),
+           .row = work[i]->row,
+           .position = p + 1,
+           .is_prompt = true,
+           .out = &out});
     }
   }
 }
@@ -274,7 +297,8 @@ Result<> RankImpl::Sample(spec::StepResult* result) {
     const auto use = [](void* opaque, std::int64_t index) {
       const Context& c = *static_cast<Context*>(opaque);
       const auto i = static_cast<std::size_t>(index);
-      c.rank->UseLogits(c.logits + i * static_cast<std::size_t>(c.rank->model_.spec.vocab_size), c.begin + i);
+      c.rank->UseLogits(c.logits + i * static_cast<std::size_t>(c.rank->model_.spec.vocab_size),
+                        c.begin + i);
     };
     if (end - begin == 1) {
       use(&context, 0);
@@ -300,7 +324,10 @@ void RankImpl::UseLogits(float* logits, std::size_t index) {
   const RowTable::Row& row = rows_.row(use.row);
   const std::span<float> span(logits, static_cast<std::size_t>(model_.spec.vocab_size));
   if (use.is_prompt) {
-    ScoreToken(span, row.tokens[static_cast<std::size_t>(use.position)], row.params.prompt_logprobs, use.out);
+    ScoreToken(span,
+               row.tokens[static_cast<std::size_t>(use.position)],
+               row.params.prompt_logprobs,
+               use.out);
   } else {
     SampleToken(span, row.sampling, use.position, use.out);
   }
@@ -326,24 +353,28 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
                     inside(plan.vocab, model.vocab_size) && inside(plan.q_heads, model.num_heads) &&
                     plan.q_heads.size() > 0 && inside(plan.kv_heads, model.num_kv_heads) &&
                     plan.kv_heads.size() > 0 && inside(plan.ffn, model.intermediate_size) &&
-                    inside(plan.experts, moe.num_experts) && inside(plan.expert_ffn, moe.expert_intermediate_size) &&
-                    inside(plan.shared_ffn, moe.shared_intermediate_size) && plan.tp >= 1 && plan.pp >= 1 &&
-                    plan.ep >= 1 && plan.has_embedding == (plan.stage == 0) &&
+                    inside(plan.experts, moe.num_experts) &&
+                    inside(plan.expert_ffn, moe.expert_intermediate_size) &&
+                    inside(plan.shared_ffn, moe.shared_intermediate_size) && plan.tp >= 1 &&
+                    plan.pp >= 1 && plan.ep >= 1 && plan.has_embedding == (plan.stage == 0) &&
                     plan.has_head == (plan.stage == plan.pp - 1);
   if (!fits) {
-    return InvalidArgument("the shard plan of rank {} does not fit the model {}", plan.rank, model.name);
+    return InvalidArgument(
+        "the shard plan of rank {} does not fit the model {}", plan.rank, model.name);
   }
   return {};
 }
 
 ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
-  const bool wide = dtype == spec::KvDtype::kF32 || (dtype == spec::KvDtype::kAuto && model.weight_dtype == DType::kF32);
+  const bool wide = dtype == spec::KvDtype::kF32 ||
+                    (dtype == spec::KvDtype::kAuto && model.weight_dtype == DType::kF32);
   return wide ? ops::KvType::kF32 : ops::KvType::kBf16;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request, const LoadProgress& progress) {
+Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
+                                         const LoadProgress& progress) {
   if (request.device != "cpu") {
     return Unimplemented("device '{}' is not in this build; use cpu", request.device);
   }
@@ -358,7 +389,8 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request, const
   ShardOptions options;
   options.max_batched_tokens = request.max_batched_tokens;
   options.max_num_seqs = request.max_num_seqs;
-  options.max_model_len = request.max_model_len > 0 ? request.max_model_len : model.spec.max_position;
+  options.max_model_len =
+      request.max_model_len > 0 ? request.max_model_len : model.spec.max_position;
   options.kv_pages = request.kv_pages;
   options.kv_type = KvTypeOf(request.kv_dtype, model.spec);
   INFERD_ASSIGN(std::unique_ptr<Shard> shard,
@@ -370,8 +402,8 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request, const
   limits.max_model_len = options.max_model_len;
   limits.kv_pages = request.kv_pages;
   limits.page_tokens = device->PageTokens();
-  return std::unique_ptr<Rank>(
-      std::make_unique<RankImpl>(request, std::move(model), std::move(device), std::move(shard), limits));
+  return std::unique_ptr<Rank>(std::make_unique<RankImpl>(
+      request, std::move(model), std::move(device), std::move(shard), limits));
 }
 
 }  // namespace inferd::model

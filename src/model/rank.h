@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank: one device's part of a replica, from files to sampled tokens. The worker room feeds it step plans and sends back
-// what it answers; everything that persists between steps (weights, KV pages, rows) lives here.
+// Rank: one device's part of a replica, from files to sampled tokens. The worker room feeds it step
+// plans and sends back what it answers; everything that persists between steps (weights, KV pages,
+// rows) lives here.
 #pragma once
+
+#include "comm/communicator.h"
+#include "inferd/result.h"
+#include "spec/step.h"
+#include "spec/worker_config.h"
 
 #include <cstdint>
 #include <functional>
@@ -9,15 +15,11 @@
 #include <optional>
 #include <string>
 
-#include "comm/communicator.h"
-#include "inferd/result.h"
-#include "spec/step.h"
-#include "spec/worker_config.h"
-
 namespace inferd::model {
 
-/// Communicators of one generation, as spec::JoinRequest describes them; null where the group has one rank or this rank
-/// is not a member. `ids` carries sampled tokens from the sampler (its rank 0) to the first-stage ranks of the group.
+/// Communicators of one generation, as spec::JoinRequest describes them; null where the group has
+/// one rank or this rank is not a member. `ids` carries sampled tokens from the sampler (its rank
+/// 0) to the first-stage ranks of the group.
 struct RankComms {
   std::unique_ptr<comm::Communicator> tp, ep, pp, ids;
 };
@@ -29,22 +31,26 @@ struct RankMemory {
   std::int64_t kv_bytes = 0;          // reserved; touched as pages come into use
 };
 
-/// Called while loading, from one thread at a time: bytes of this rank's slices packed so far, and in all.
+/// Called while loading, from one thread at a time: bytes of this rank's slices packed so far, and
+/// in all.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-/// Owner: the worker. One thread calls Join and Run; Abort may come from any thread. A failed Run leaves rows and KV
-/// undefined and the communicators broken: the next call must be Join with new ones. Weights stay.
+/// Owner: the worker. One thread calls Join and Run; Abort may come from any thread. A failed Run
+/// leaves rows and KV undefined and the communicators broken: the next call must be Join with new
+/// ones. Weights stay.
 class Rank {
  public:
-  /// Opens the model, makes the device, packs the slices of request.shard. Refuses what does not fit together, naming
-  /// the tensor or the setting.
-  static Result<std::unique_ptr<Rank>> Load(const spec::LoadRequest& request, const LoadProgress& progress);
+  /// Opens the model, makes the device, packs the slices of request.shard. Refuses what does not
+  /// fit together, naming the tensor or the setting.
+  static Result<std::unique_ptr<Rank>> Load(const spec::LoadRequest& request,
+                                            const LoadProgress& progress);
   virtual ~Rank() = default;
 
   /// A new generation: takes the communicators, forgets all rows and KV. Collective over tp and ep.
   virtual Result<> Join(std::uint64_t generation, RankComms comms) = 0;
-  /// The whole life of one step on this rank. Steps must come in order. A value only on sampler ranks.
-  /// Errors: kInvalidArgument or kFailedPrecondition for a plan this rank cannot obey, and the communicators' errors.
+  /// The whole life of one step on this rank. Steps must come in order. A value only on sampler
+  /// ranks. Errors: kInvalidArgument or kFailedPrecondition for a plan this rank cannot obey, and
+  /// the communicators' errors.
   virtual Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) = 0;
   /// Thread-safe, idempotent: a pending Run fails with kAborted.
   virtual void Abort() = 0;

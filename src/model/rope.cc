@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/rope.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-
-#include "base/error.h"
 
 namespace inferd::model {
 namespace {
@@ -28,7 +28,8 @@ double DynamicTheta(const RopeSpec& rope, std::int64_t max_model_len) {
     return rope.theta;
   }
   const double dim = static_cast<double>(rope.rotary_dim);
-  const double stretch = rope.factor * static_cast<double>(max_model_len) / trained - (rope.factor - 1);
+  const double stretch =
+      rope.factor * static_cast<double>(max_model_len) / trained - (rope.factor - 1);
   return rope.theta * std::pow(stretch, dim / (dim - 2));
 }
 
@@ -53,13 +54,15 @@ void ScaleLlama3(const RopeSpec& rope, std::vector<float>& inverse) {
   }
 }
 
-double YarnScale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+double YarnScale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
 
 // Dimension at which a pair turns `rotations` times over the trained length.
 double YarnDimension(const RopeSpec& rope, double rotations) {
   const double trained = static_cast<double>(rope.original_max_position);
-  return static_cast<double>(rope.rotary_dim) * std::log(trained / (rotations * 2 * std::numbers::pi)) /
-         (2 * std::log(rope.theta));
+  return static_cast<double>(rope.rotary_dim) *
+         std::log(trained / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
 }
 
 void ScaleYarn(const RopeSpec& rope, std::vector<float>& inverse) {
@@ -97,7 +100,8 @@ double LongRopeAttention(const RopeSpec& rope) {
   if (rope.factor <= 1 || rope.original_max_position <= 1) {
     return 1;
   }
-  return std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_position)));
+  return std::sqrt(1 + std::log(rope.factor) /
+                           std::log(static_cast<double>(rope.original_max_position)));
 }
 
 void Divide(const std::vector<float>& factors, std::vector<float>& inverse) {
@@ -110,7 +114,8 @@ void Divide(const std::vector<float>& factors, std::vector<float>& inverse) {
 
 RopeFrequencies MakeRopeFrequencies(const RopeSpec& rope, std::int64_t max_model_len) {
   RopeFrequencies result;
-  const double theta = rope.kind == RopeKind::kDynamic ? DynamicTheta(rope, max_model_len) : rope.theta;
+  const double theta =
+      rope.kind == RopeKind::kDynamic ? DynamicTheta(rope, max_model_len) : rope.theta;
   result.inverse = BaseFrequencies(theta, rope.rotary_dim);
   switch (rope.kind) {
     case RopeKind::kNone:
@@ -146,7 +151,8 @@ Result<RopeTables> RopeTables::Make(const spec::ModelSpec& model, std::int64_t m
   RopeTables tables;
   for (const RopeSpec& rope : model.ropes) {
     if (rope.rotary_dim < 0 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > model.head_dim) {
-      return InvalidArgument("rotary dimension {} does not fit heads of {} values", rope.rotary_dim, model.head_dim);
+      return InvalidArgument(
+          "rotary dimension {} does not fit heads of {} values", rope.rotary_dim, model.head_dim);
     }
     const RopeFrequencies frequencies = MakeRopeFrequencies(rope, max_model_len);
     const std::size_t half = frequencies.inverse.size();

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cosine and sine tables of the rotary embeddings of a model, made once at load for every position it may see.
+// Cosine and sine tables of the rotary embeddings of a model, made once at load for every position
+// it may see.
 #pragma once
-
-#include <cstdint>
-#include <vector>
 
 #include "inferd/result.h"
 #include "model/buffer.h"
 #include "ops/device.h"
 #include "spec/model_spec.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace inferd::model {
 
@@ -18,8 +19,9 @@ struct RopeFrequencies {
   float scale = 1;
 };
 
-/// The formulas of `transformers`. The kinds that depend on the length (dynamic, longrope) use max_model_len for all
-/// sequences: a row's angles must not depend on how long it becomes, or cached keys would not fit.
+/// The formulas of `transformers`. The kinds that depend on the length (dynamic, longrope) use
+/// max_model_len for all sequences: a row's angles must not depend on how long it becomes, or
+/// cached keys would not fit.
 RopeFrequencies MakeRopeFrequencies(const spec::RopeSpec& rope, std::int64_t max_model_len);
 
 class RopeTables {

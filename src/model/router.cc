@@ -27,11 +27,16 @@ void TopK(const float* scores, std::int64_t n, std::int64_t k, std::int32_t* cho
 
 }  // namespace
 
-void RouteTokens(const spec::MoeSpec& moe, const float* logits, std::int64_t rows, std::int32_t* expert, float* weight) {
+void RouteTokens(const spec::MoeSpec& moe,
+                 const float* logits,
+                 std::int64_t rows,
+                 std::int32_t* expert,
+                 float* weight) {
   const std::int64_t n = moe.num_experts;
   const std::int64_t k = moe.top_k;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const float* scores = logits + row * n;  // both scores grow with the logit, so the order is that of the logits
+    const float* scores =
+        logits + row * n;  // both scores grow with the logit, so the order is that of the logits
     std::int32_t* chosen = expert + row * k;
     float* weights = weight + row * k;
     TopK(scores, n, k, chosen);
@@ -45,7 +50,8 @@ void RouteTokens(const spec::MoeSpec& moe, const float* logits, std::int64_t row
     float sum = 0;
     for (std::int64_t i = 0; i < k; ++i) {
       const float logit = scores[chosen[i]];
-      weights[i] = moe.score == spec::RouterScore::kSigmoid ? 1.0F / (1.0F + std::exp(-logit)) : std::exp(logit - peak);
+      weights[i] = moe.score == spec::RouterScore::kSigmoid ? 1.0F / (1.0F + std::exp(-logit))
+                                                            : std::exp(logit - peak);
       sum += weights[i];
     }
     const bool is_softmax = moe.score == spec::RouterScore::kSoftmax;

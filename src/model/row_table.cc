@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/row_table.h"
 
-#include <algorithm>
-
 #include "base/error.h"
+
+#include <algorithm>
 
 namespace inferd::model {
 
 RowTable::RowTable(const RowLimits& limits, bool is_sampler)
-    : limits_(limits), is_sampler_(is_sampler), rows_(static_cast<std::size_t>(limits.max_num_seqs)) {}
+    : limits_(limits),
+      is_sampler_(is_sampler),
+      rows_(static_cast<std::size_t>(limits.max_num_seqs)) {}
 
 void RowTable::Reset() {
   for (Row& row : rows_) {
@@ -67,11 +69,16 @@ Result<> RowTable::Apply(const spec::StepPlan& plan) {
 Result<> RowTable::Open(const spec::OpenRow& open) {
   INFERD_TRY(CheckRow(open.row));
   if (static_cast<std::int64_t>(open.tokens.size()) > limits_.max_model_len) {
-    return InvalidArgument("row {} opens with {} tokens; the model length is {}", open.row, open.tokens.size(),
+    return InvalidArgument("row {} opens with {} tokens; the model length is {}",
+                           open.row,
+                           open.tokens.size(),
                            limits_.max_model_len);
   }
-  if (open.num_prompt_tokens < 0 || static_cast<std::size_t>(open.num_prompt_tokens) > open.tokens.size()) {
-    return InvalidArgument("row {} opens with {} prompt tokens out of {}", open.row, open.num_prompt_tokens,
+  if (open.num_prompt_tokens < 0 ||
+      static_cast<std::size_t>(open.num_prompt_tokens) > open.tokens.size()) {
+    return InvalidArgument("row {} opens with {} prompt tokens out of {}",
+                           open.row,
+                           open.num_prompt_tokens,
                            open.tokens.size());
   }
   Row& row = rows_[static_cast<std::size_t>(open.row)];
@@ -94,12 +101,16 @@ Result<> RowTable::AddWork(const spec::RowWork& work) {
     return FailedPrecondition("step has work for row {}, which is not open", work.row);
   }
   if (work.count <= 0 || work.start < 0 || end > limits_.max_model_len) {
-    return InvalidArgument("row {} is to run positions [{}, {}); the model length is {}", work.row, work.start, end,
+    return InvalidArgument("row {} is to run positions [{}, {}); the model length is {}",
+                           work.row,
+                           work.start,
+                           end,
                            limits_.max_model_len);
   }
   batched_tokens_ += work.count;
   if (batched_tokens_ > limits_.max_batched_tokens) {
-    return InvalidArgument("step holds more than the limit of {} tokens", limits_.max_batched_tokens);
+    return InvalidArgument("step holds more than the limit of {} tokens",
+                           limits_.max_batched_tokens);
   }
   if (work.reset_pages) {
     row.pages.clear();
@@ -109,8 +120,11 @@ Result<> RowTable::AddWork(const spec::RowWork& work) {
     row.pages.push_back(page);
   }
   if (static_cast<std::int64_t>(row.pages.size()) * limits_.page_tokens < end) {
-    return InvalidArgument("row {} has {} KV pages of {} tokens, too few for {} positions", work.row, row.pages.size(),
-                           limits_.page_tokens, end);
+    return InvalidArgument("row {} has {} KV pages of {} tokens, too few for {} positions",
+                           work.row,
+                           row.pages.size(),
+                           limits_.page_tokens,
+                           end);
   }
   work_.push_back(&work);
   newest_input_step_ = std::max(newest_input_step_, work.input_step);
@@ -141,8 +155,11 @@ Result<> RowTable::FillIds(StepBatch* batch) const {
     const std::vector<std::int32_t>& tokens = row(work->row).tokens;
     const std::int64_t end = work->start + work->count;
     if (static_cast<std::int64_t>(tokens.size()) < end) {
-      return FailedPrecondition("row {} is to run positions [{}, {}), but only {} tokens are known", work->row,
-                                work->start, end, tokens.size());
+      return FailedPrecondition("row {} is to run positions [{}, {}), but only {} tokens are known",
+                                work->row,
+                                work->start,
+                                end,
+                                tokens.size());
     }
     batch->ids.insert(batch->ids.end(), tokens.begin() + work->start, tokens.begin() + end);
   }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowTable: the worker's memory of running sequences (tokens, page table, sampling state), one slot per row. Step plans
-// change it; batches are read from it. Plain data, no device.
+// RowTable: the worker's memory of running sequences (tokens, page table, sampling state), one slot
+// per row. Step plans change it; batches are read from it. Plain data, no device.
 #pragma once
-
-#include <cstdint>
-#include <span>
-#include <vector>
 
 #include "inferd/result.h"
 #include "model/sampler.h"
 #include "model/step_batch.h"
 #include "spec/step.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace inferd::model {
 
@@ -26,7 +26,8 @@ struct RowLimits {
 /// A token that a step will give: where it belongs once it is known.
 struct TokenPlace {
   std::int32_t row = 0;
-  std::uint64_t epoch = 0;  // of the row when the step was planned: a reopened row no longer wants it
+  std::uint64_t epoch =
+      0;  // of the row when the step was planned: a reopened row no longer wants it
   std::int64_t position = 0;
 };
 
@@ -43,7 +44,8 @@ class RowTable {
 
   explicit RowTable(const RowLimits& limits, bool is_sampler);
 
-  /// Closes and opens rows, grows page tables, keeps the work of this group. Refuses what does not fit the limits.
+  /// Closes and opens rows, grows page tables, keeps the work of this group. Refuses what does not
+  /// fit the limits.
   Result<> Apply(const spec::StepPlan& plan);
   void Reset();
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/sampler.h"
 
+#include "model/logits.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
-#include "model/logits.h"
-
 namespace inferd::model {
 namespace {
 
-// Below this a division by the temperature leaves the float range; it is greedy for every real distribution.
+// Below this a division by the temperature leaves the float range; it is greedy for every real
+// distribution.
 constexpr double kGreedyTemperature = 1e-5;
 
 // splitmix64's finaliser: every input bit reaches every output bit.
@@ -64,19 +65,26 @@ void ApplyParams(const SamplingState& state, Edits& edits) {
     if (use.outputs > 0) {
       minus = static_cast<float>(params.presence_penalty + params.frequency_penalty * use.outputs);
     }
-    edits.Apply(token, [repetition, minus](float x) { return (x > 0 ? x / repetition : x * repetition) - minus; });
+    edits.Apply(token, [repetition, minus](float x) {
+      return (x > 0 ? x / repetition : x * repetition) - minus;
+    });
   }
 }
 
 // Candidates that survive top_k, top_p and min_p, in descending order.
-void Restrict(std::span<const float> logits, const spec::SamplingParams& params, float peak, float inverse_temperature,
+void Restrict(std::span<const float> logits,
+              const spec::SamplingParams& params,
+              float peak,
+              float inverse_temperature,
               std::vector<Candidate>& kept) {
   const bool by_count = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size();
   const auto count = static_cast<std::size_t>(std::max(params.top_k, 0));
   const bool by_mass = params.top_p < 1;
-  const float floor = params.min_p > 0 ? static_cast<float>(std::log(params.min_p)) : -std::numeric_limits<float>::infinity();
+  const float floor = params.min_p > 0 ? static_cast<float>(std::log(params.min_p))
+                                       : -std::numeric_limits<float>::infinity();
   const double total = by_mass && !by_count ? SumExp(logits, peak, inverse_temperature) : 0;
-  // Few tokens carry nearly all mass: look near the peak first and widen only while that is not enough.
+  // Few tokens carry nearly all mass: look near the peak first and widen only while that is not
+  // enough.
   for (float cutoff = -6;; cutoff *= 2) {
     const bool everything = cutoff < -128;
     cutoff = everything ? -std::numeric_limits<float>::infinity() : cutoff;
@@ -117,11 +125,15 @@ void Restrict(std::span<const float> logits, const spec::SamplingParams& params,
   kept.resize(keep);
 }
 
-std::int32_t Draw(std::span<const float> logits, const spec::SamplingParams& params, float peak, std::int64_t position) {
+std::int32_t Draw(std::span<const float> logits,
+                  const spec::SamplingParams& params,
+                  float peak,
+                  std::int64_t position) {
   const auto inverse_temperature = static_cast<float>(1 / params.temperature);
   const double random = RandomAt(params.seed, position);
-  const bool restricted = (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size()) ||
-                          params.top_p < 1 || params.min_p > 0;
+  const bool restricted =
+      (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size()) ||
+      params.top_p < 1 || params.min_p > 0;
   if (!restricted) {
     const double total = SumExp(logits, peak, inverse_temperature);
     return TokenAtMass(logits, peak, inverse_temperature, random * total);
@@ -148,10 +160,12 @@ double LogSum(std::span<const float> logits, float peak) {
 
 }  // namespace
 
-SamplingState::SamplingState(const spec::SamplingParams& params, std::span<const std::int32_t> tokens,
+SamplingState::SamplingState(const spec::SamplingParams& params,
+                             std::span<const std::int32_t> tokens,
                              std::int64_t num_prompt)
     : params_(params),
-      penalises_(params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0) {
+      penalises_(params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+                 params.frequency_penalty != 0) {
   if (!penalises_) {
     return;
   }
@@ -171,11 +185,15 @@ void SamplingState::AddOutput(std::int32_t token) {
 }
 
 double RandomAt(std::uint64_t seed, std::int64_t position) {
-  const std::uint64_t bits = Mix(Mix(seed) ^ Mix(static_cast<std::uint64_t>(position) * 0xD1342543DE82EF95ULL + 1));
+  const std::uint64_t bits =
+      Mix(Mix(seed) ^ Mix(static_cast<std::uint64_t>(position) * 0xD1342543DE82EF95ULL + 1));
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-void SampleToken(std::span<float> logits, const SamplingState& state, std::int64_t position, spec::SampledToken* out) {
+void SampleToken(std::span<float> logits,
+                 const SamplingState& state,
+                 std::int64_t position,
+                 spec::SampledToken* out) {
   const spec::SamplingParams& params = state.params();
   const Peak raw = FindPeak(logits);
   if (raw.token < 0) {
@@ -195,13 +213,17 @@ void SampleToken(std::span<float> logits, const SamplingState& state, std::int64
   }
   if (params.logprobs >= 0) {
     const double log_sum = LogSum(logits, raw.value);
-    out->logprob = static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(out->token)]) - log_sum);
+    out->logprob = static_cast<float>(
+        static_cast<double>(logits[static_cast<std::size_t>(out->token)]) - log_sum);
     out->rank = RankOf(logits, out->token);
     out->top = BestTokens(logits, params.logprobs, log_sum);
   }
 }
 
-void ScoreToken(std::span<const float> logits, std::int32_t token, std::int32_t top, spec::SampledToken* out) {
+void ScoreToken(std::span<const float> logits,
+                std::int32_t token,
+                std::int32_t top,
+                spec::SampledToken* out) {
   const Peak peak = FindPeak(logits);
   if (peak.token < 0 || token < 0 || static_cast<std::size_t>(token) >= logits.size()) {
     out->token = -1;
@@ -209,7 +231,8 @@ void ScoreToken(std::span<const float> logits, std::int32_t token, std::int32_t 
   }
   const double log_sum = LogSum(logits, peak.value);
   out->token = token;
-  out->logprob = static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum);
+  out->logprob =
+      static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum);
   out->rank = RankOf(logits, token);
   out->top = BestTokens(logits, top, log_sum);
 }

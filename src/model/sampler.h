@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The next token of a sequence from its logits. Counter-based: (seed, position) fixes the random number, so a replayed
-// sequence continues with the same tokens. All functions are pure in the row and its state.
+// The next token of a sequence from its logits. Counter-based: (seed, position) fixes the random
+// number, so a replayed sequence continues with the same tokens. All functions are pure in the row
+// and its state.
 #pragma once
+
+#include "spec/sampling_params.h"
+#include "spec/step.h"
 
 #include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <vector>
-
-#include "spec/sampling_params.h"
-#include "spec/step.h"
 
 namespace inferd::model {
 
@@ -18,7 +19,9 @@ class SamplingState {
  public:
   SamplingState() = default;
   /// tokens[0..num_prompt) are the prompt, the rest was generated.
-  SamplingState(const spec::SamplingParams& params, std::span<const std::int32_t> tokens, std::int64_t num_prompt);
+  SamplingState(const spec::SamplingParams& params,
+                std::span<const std::int32_t> tokens,
+                std::int64_t num_prompt);
 
   const spec::SamplingParams& params() const { return params_; }
   void AddOutput(std::int32_t token);
@@ -40,13 +43,20 @@ class SamplingState {
 /// Uniform in [0, 1): the number of (seed, position).
 double RandomAt(std::uint64_t seed, std::int64_t position);
 
-/// Token for `position`. Order: logprobs from the raw logits; then logit_bias, repetition (prompt and output), presence and
-/// frequency (output only); then greedy at temperature 0, else temperature, top_k, top_p, min_p and the draw.
-/// Fills token, logprob, rank and top of `out`; token -1 when the row holds NaN or an infinity. `logits` is scratch
-/// during the call and has its old values afterwards.
-void SampleToken(std::span<float> logits, const SamplingState& state, std::int64_t position, spec::SampledToken* out);
+/// Token for `position`. Order: logprobs from the raw logits; then logit_bias, repetition (prompt
+/// and output), presence and frequency (output only); then greedy at temperature 0, else
+/// temperature, top_k, top_p, min_p and the draw. Fills token, logprob, rank and top of `out`;
+/// token -1 when the row holds NaN or an infinity. `logits` is scratch during the call and has its
+/// old values afterwards.
+void SampleToken(std::span<float> logits,
+                 const SamplingState& state,
+                 std::int64_t position,
+                 spec::SampledToken* out);
 
 /// Logprob, rank and best `top` of a given token; token -1 when the row holds NaN or an infinity.
-void ScoreToken(std::span<const float> logits, std::int32_t token, std::int32_t top, spec::SampledToken* out);
+void ScoreToken(std::span<const float> logits,
+                std::int32_t token,
+                std::int32_t top,
+                spec::SampledToken* out);
 
 }  // namespace inferd::model

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction of a shard: arena, activations, groups. The forward pass is in shard_forward.cc, the head in shard_head.cc.
+// Construction of a shard: arena, activations, groups. The forward pass is in shard_forward.cc, the
+// head in shard_head.cc.
 #include "model/shard.h"
-
-#include <algorithm>
-#include <array>
 
 #include "base/checked_math.h"
 #include "base/error.h"
+
+#include <algorithm>
+#include <array>
 
 namespace inferd::model {
 namespace {
@@ -33,15 +34,28 @@ class Carver {
 
 }  // namespace
 
-Shard::Shard(const spec::ModelSpec& model, const spec::ShardPlan& plan, ShardWeights weights, ops::Device& device,
+Shard::Shard(const spec::ModelSpec& model,
+             const spec::ShardPlan& plan,
+             ShardWeights weights,
+             ops::Device& device,
              const ShardOptions& options)
-    : model_(model), plan_(plan), options_(options), device_(device), weights_(std::move(weights)) {}
+    : model_(model),
+      plan_(plan),
+      options_(options),
+      device_(device),
+      weights_(std::move(weights)) {}
 
-Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model, const spec::ShardPlan& plan,
-                                           ShardWeights weights, ops::Device& device, const ShardOptions& options) {
+Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
+                                           const spec::ShardPlan& plan,
+                                           ShardWeights weights,
+                                           ops::Device& device,
+                                           const ShardOptions& options) {
   if (options.max_batched_tokens <= 0 || options.max_num_seqs <= 0 || options.max_model_len <= 0) {
-    return InvalidArgument("a shard needs positive limits; got {} batched tokens, {} sequences, {} model length",
-                           options.max_batched_tokens, options.max_num_seqs, options.max_model_len);
+    return InvalidArgument(
+        "a shard needs positive limits; got {} batched tokens, {} sequences, {} model length",
+        options.max_batched_tokens,
+        options.max_num_seqs,
+        options.max_model_len);
   }
   std::unique_ptr<Shard> shard(new Shard(model, plan, std::move(weights), device, options));
   INFERD_ASSIGN(shard->rope_, RopeTables::Make(model, options.max_model_len));
@@ -63,7 +77,8 @@ Result<> Shard::AllocateArena() {
     Carver carver(base);
     x_ = carver.Take(tokens, hidden);
     y_ = carver.Take(tokens, hidden);
-    qkv_ = carver.Take(tokens, (plan_.q_heads.size() + 2 * plan_.kv_heads.size()) * model_.head_dim);
+    qkv_ =
+        carver.Take(tokens, (plan_.q_heads.size() + 2 * plan_.kv_heads.size()) * model_.head_dim);
     attn_ = carver.Take(tokens, plan_.q_heads.size() * model_.head_dim);
     gate_up_ = carver.Take(tokens, 2 * widest);
     normed_ = moe ? carver.Take(tokens, hidden) : nullptr;
@@ -73,7 +88,8 @@ Result<> Shard::AllocateArena() {
     head_in_ = plan_.has_head ? carver.Take(max_logit_rows_, hidden) : nullptr;
     logits_ = plan_.has_head ? carver.Take(max_logit_rows_, plan_.vocab.size()) : nullptr;
     gathered_ = gathers ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
-    full_logits_ = gathers && plan_.is_sampler() ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
+    full_logits_ =
+        gathers && plan_.is_sampler() ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
     return carver.bytes();
   };
   INFERD_ASSIGN(arena_, Buffer::Allocate(carve(nullptr), "activations"));
@@ -91,7 +107,8 @@ Result<> Shard::AllocateArena() {
   return {};
 }
 
-ops::Activations* Shard::ActivationsFor(std::int64_t k, std::initializer_list<const ops::PackedMatrix*> matrices) {
+ops::Activations* Shard::ActivationsFor(std::int64_t k,
+                                        std::initializer_list<const ops::PackedMatrix*> matrices) {
   unsigned forms = 0;
   for (const ops::PackedMatrix* matrix : matrices) {
     forms |= matrix != nullptr ? static_cast<unsigned>(matrix->form()) : 0U;
@@ -114,8 +131,13 @@ void Shard::AssignActivations() {
     LayerActivations act;
     act.attn_in = ActivationsFor(hidden, {w.q.get(), w.k.get(), w.v.get()});
     act.attn_out = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()});
-    act.ffn_in = ActivationsFor(hidden, {w.gate.get(), w.up.get(), w.router.get(), w.shared_gate.get(),
-                                         w.shared_up.get(), w.shared_expert_gate.get()});
+    act.ffn_in = ActivationsFor(hidden,
+                                {w.gate.get(),
+                                 w.up.get(),
+                                 w.router.get(),
+                                 w.shared_gate.get(),
+                                 w.shared_up.get(),
+                                 w.shared_expert_gate.get()});
     act.ffn_mid = ActivationsFor(plan_.ffn.size(), {w.down.get()});
     act.shared_mid = ActivationsFor(plan_.shared_ffn.size(), {w.shared_down.get()});
     layer_act_.push_back(act);
@@ -128,15 +150,21 @@ void Shard::AssignActivations() {
 Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
   tp_ = tp;
   ep_ = ep;
-  if ((tp != nullptr ? tp->size() : 1) != plan_.tp || (ep != nullptr ? ep->size() : 1) != plan_.ep) {
-    return FailedPrecondition("rank {} is cut for tp {} and ep {}, but joins groups of {} and {}", plan_.rank, plan_.tp,
-                              plan_.ep, tp != nullptr ? tp->size() : 1, ep != nullptr ? ep->size() : 1);
+  if ((tp != nullptr ? tp->size() : 1) != plan_.tp ||
+      (ep != nullptr ? ep->size() : 1) != plan_.ep) {
+    return FailedPrecondition("rank {} is cut for tp {} and ep {}, but joins groups of {} and {}",
+                              plan_.rank,
+                              plan_.tp,
+                              plan_.ep,
+                              tp != nullptr ? tp->size() : 1,
+                              ep != nullptr ? ep->size() : 1);
   }
   // What the peers hold: indices far below 2^24 travel exactly as floats.
   constexpr std::size_t kFields = 4;
-  const std::array<float, kFields> mine = {
-      static_cast<float>(plan_.vocab.begin), static_cast<float>(plan_.vocab.end),
-      static_cast<float>(plan_.experts.begin), static_cast<float>(plan_.experts.end)};
+  const std::array<float, kFields> mine = {static_cast<float>(plan_.vocab.begin),
+                                           static_cast<float>(plan_.vocab.end),
+                                           static_cast<float>(plan_.experts.begin),
+                                           static_cast<float>(plan_.experts.end)};
   std::vector<float> all(mine.begin(), mine.end());
   if (tp_ != nullptr) {
     all.resize(kFields * static_cast<std::size_t>(plan_.tp));
@@ -153,13 +181,16 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
   if (!exchange_) {
     return {};
   }
-  const std::array<float, 2> held = {static_cast<float>(group_experts.begin), static_cast<float>(group_experts.end)};
+  const std::array<float, 2> held = {static_cast<float>(group_experts.begin),
+                                     static_cast<float>(group_experts.end)};
   std::vector<float> groups(2 * static_cast<std::size_t>(plan_.ep));
   const std::vector<std::size_t> counts(static_cast<std::size_t>(plan_.ep), 2);
   INFERD_TRY(ep_->AllGather(held, groups, counts));
   std::vector<std::int32_t> owner(static_cast<std::size_t>(model_.moe.num_experts), -1);
   for (std::size_t group = 0; group < counts.size(); ++group) {
-    for (auto e = static_cast<std::size_t>(groups[2 * group]); e < static_cast<std::size_t>(groups[2 * group + 1]); ++e) {
+    for (auto e = static_cast<std::size_t>(groups[2 * group]);
+         e < static_cast<std::size_t>(groups[2 * group + 1]);
+         ++e) {
       if (e >= owner.size() || owner[e] >= 0) {
         return FailedPrecondition("expert {} is held by two groups, or there is no such expert", e);
       }
@@ -167,7 +198,8 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
     }
   }
   if (std::find(owner.begin(), owner.end(), -1) != owner.end()) {
-    return FailedPrecondition("no group holds expert {}", std::find(owner.begin(), owner.end(), -1) - owner.begin());
+    return FailedPrecondition("no group holds expert {}",
+                              std::find(owner.begin(), owner.end(), -1) - owner.begin());
   }
   exchange_->Join(ep_, std::move(owner));
   return {};
@@ -178,7 +210,8 @@ std::span<float> Shard::hidden(std::int64_t rows) {
 }
 
 std::int64_t Shard::activation_bytes() const {
-  return static_cast<std::int64_t>(arena_.bytes()) + rope_.bytes() + (exchange_ ? exchange_->bytes() : 0);
+  return static_cast<std::int64_t>(arena_.bytes()) + rope_.bytes() +
+         (exchange_ ? exchange_->bytes() : 0);
 }
 
 void Shard::ClearExpertTokens() { std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0); }

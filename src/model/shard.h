@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shard: one rank's part of the decoder. Runs a batch through its layers, taking part in the collectives of its groups.
-// One config-driven forward pass; nothing here knows a model family.
+// Shard: one rank's part of the decoder. Runs a batch through its layers, taking part in the
+// collectives of its groups. One config-driven forward pass; nothing here knows a model family.
 #pragma once
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "inferd/result.h"
@@ -19,6 +13,12 @@
 #include "model/weights.h"
 #include "ops/device.h"
 #include "spec/parallel.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace inferd::model {
 
@@ -33,21 +33,26 @@ struct ShardOptions {
 /// Every buffer is sized at construction; a step allocates nothing. One thread.
 class Shard {
  public:
-  static Result<std::unique_ptr<Shard>> Make(const spec::ModelSpec& model, const spec::ShardPlan& plan,
-                                             ShardWeights weights, ops::Device& device, const ShardOptions& options);
+  static Result<std::unique_ptr<Shard>> Make(const spec::ModelSpec& model,
+                                             const spec::ShardPlan& plan,
+                                             ShardWeights weights,
+                                             ops::Device& device,
+                                             const ShardOptions& options);
 
   /// Communicators outlive the next Join; null where the group has one rank. Collective.
   Result<> Join(comm::Communicator* tp, comm::Communicator* ep);
 
-  /// First stage: embeds batch.ids. Other stages: hidden() must hold the previous stage's output. Afterwards hidden()
-  /// holds this stage's output. All ranks of a tp group call it with the same batch; with ep all groups call it.
+  /// First stage: embeds batch.ids. Other stages: hidden() must hold the previous stage's output.
+  /// Afterwards hidden() holds this stage's output. All ranks of a tp group call it with the same
+  /// batch; with ep all groups call it.
   Result<> Forward(const StepBatch& batch);
 
   /// Residual stream, [rows, hidden].
   std::span<float> hidden(std::int64_t rows);
 
-  /// Last stage, all tp ranks: logits of at most max_logit_rows() rows of the last Forward. Gathered on the sampler,
-  /// [rows, vocab] with the final softcap applied; the other ranks get null.
+  /// Last stage, all tp ranks: logits of at most max_logit_rows() rows of the last Forward.
+  /// Gathered on the sampler, [rows, vocab] with the final softcap applied; the other ranks get
+  /// null.
   Result<float*> Logits(std::span<const std::int32_t> rows);
   std::int64_t max_logit_rows() const { return max_logit_rows_; }
 
@@ -73,11 +78,15 @@ class Shard {
     std::unique_ptr<ops::Activations> act;
   };
 
-  Shard(const spec::ModelSpec& model, const spec::ShardPlan& plan, ShardWeights weights, ops::Device& device,
+  Shard(const spec::ModelSpec& model,
+        const spec::ShardPlan& plan,
+        ShardWeights weights,
+        ops::Device& device,
         const ShardOptions& options);
   Result<> AllocateArena();
   void AssignActivations();
-  ops::Activations* ActivationsFor(std::int64_t k, std::initializer_list<const ops::PackedMatrix*> matrices);
+  ops::Activations* ActivationsFor(std::int64_t k,
+                                   std::initializer_list<const ops::PackedMatrix*> matrices);
 
   Result<> Embed(const StepBatch& batch);
   Result<> Attention(std::int64_t layer, const StepBatch& batch);
@@ -85,8 +94,12 @@ class Shard {
   void DenseFfn(std::int64_t layer, std::int64_t rows);
   Result<> MoeFfn(std::int64_t layer, std::int64_t rows);
   void MoeInput(std::int64_t layer, std::int64_t rows);
-  void LocalExperts(const LayerWeights& weights, const float* x, std::int64_t rows, const std::int32_t* expert,
-                    const float* weight, float* y);
+  void LocalExperts(const LayerWeights& weights,
+                    const float* x,
+                    std::int64_t rows,
+                    const std::int32_t* expert,
+                    const float* weight,
+                    float* y);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
   /// y_ summed over tp, sandwich norm, added to x_.
   Result<> FinishBlock(std::int64_t rows, const std::vector<float>& post_norm);
@@ -112,19 +125,19 @@ class Shard {
   std::vector<LayerActivations> layer_act_;
   std::unique_ptr<ops::Activations> head_act_;
   Buffer arena_;
-  float* x_ = nullptr;         // [tokens, hidden], residual stream
-  float* y_ = nullptr;         // [tokens, hidden], output of a block
-  float* normed_ = nullptr;    // [tokens, hidden], MoE input
-  float* qkv_ = nullptr;       // [tokens, (q + 2 kv) * head_dim]
-  float* attn_ = nullptr;      // [tokens, q * head_dim]
-  float* gate_up_ = nullptr;   // [tokens, 2 * widest local ffn]
-  float* shared_y_ = nullptr;  // [tokens, hidden]
-  float* shared_weight_ = nullptr;  // [tokens]
-  float* router_ = nullptr;    // [tokens, experts]
-  float* head_in_ = nullptr;   // [logit rows, hidden]
-  float* logits_ = nullptr;    // [logit rows, local vocab]
-  float* gathered_ = nullptr;  // [tp][logit rows, its vocab]; only with tp
-  float* full_logits_ = nullptr;  // [logit rows, vocab]; only with tp, on the sampler
+  float* x_ = nullptr;                // [tokens, hidden], residual stream
+  float* y_ = nullptr;                // [tokens, hidden], output of a block
+  float* normed_ = nullptr;           // [tokens, hidden], MoE input
+  float* qkv_ = nullptr;              // [tokens, (q + 2 kv) * head_dim]
+  float* attn_ = nullptr;             // [tokens, q * head_dim]
+  float* gate_up_ = nullptr;          // [tokens, 2 * widest local ffn]
+  float* shared_y_ = nullptr;         // [tokens, hidden]
+  float* shared_weight_ = nullptr;    // [tokens]
+  float* router_ = nullptr;           // [tokens, experts]
+  float* head_in_ = nullptr;          // [logit rows, hidden]
+  float* logits_ = nullptr;           // [logit rows, local vocab]
+  float* gathered_ = nullptr;         // [tp][logit rows, its vocab]; only with tp
+  float* full_logits_ = nullptr;      // [logit rows, vocab]; only with tp, on the sampler
   std::vector<std::int32_t> expert_;  // [tokens, top_k]
   std::vector<float> expert_weight_;
   std::vector<std::int32_t> local_expert_;  // [tokens * ep, top_k]

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass of a batch through the layers of a shard. x is the residual stream [rows, hidden]; every block computes
-// x += norm?(sum over tp of W_out f(W_in norm(x))).
-#include <algorithm>
-#include <array>
-#include <cmath>
-
+// One pass of a batch through the layers of a shard. x is the residual stream [rows, hidden]; every
+// block computes x += norm?(sum over tp of W_out f(W_in norm(x))).
 #include "base/check.h"
 #include "model/router.h"
 #include "model/shard.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
 
 namespace inferd::model {
 namespace {
@@ -24,7 +24,9 @@ ops::GateKind GateKindOf(spec::Activation activation) {
   return ops::GateKind::kSilu;
 }
 
-const float* DataOrNull(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+const float* DataOrNull(const std::vector<float>& values) {
+  return values.empty() ? nullptr : values.data();
+}
 
 }  // namespace
 
@@ -52,8 +54,14 @@ Result<> Shard::AllReduce(float* data, std::int64_t rows) {
 
 Result<> Shard::Embed(const StepBatch& batch) {
   const EmbeddingRows& table = weights_.embedding;
-  device_.Embed(table.type, table.rows, table.count, table.first_id, batch.ids, model_.hidden_size,
-                static_cast<float>(model_.embedding_scale), x_);
+  device_.Embed(table.type,
+                table.rows,
+                table.count,
+                table.first_id,
+                batch.ids,
+                model_.hidden_size,
+                static_cast<float>(model_.embedding_scale),
+                x_);
   return AllReduce(x_, batch.rows());
 }
 
@@ -61,7 +69,8 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
-  const spec::LayerSpec& layer_spec = model_.layers[static_cast<std::size_t>(plan_.layers.begin) + index];
+  const spec::LayerSpec& layer_spec =
+      model_.layers[static_cast<std::size_t>(plan_.layers.begin) + index];
   const std::int64_t rows = batch.rows();
   const float eps = static_cast<float>(model_.norm_eps);
   const std::int64_t dim = model_.head_dim;
@@ -99,8 +108,9 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
   attention.kv_head_of = kv_head_of_;
   attention.sequences = batch.sequences;
   attention.kv = kv_.layer(layer);
-  attention.scale = static_cast<float>(model_.attention_scale != 0 ? model_.attention_scale
-                                                                   : 1 / std::sqrt(static_cast<double>(dim)));
+  attention.scale =
+      static_cast<float>(model_.attention_scale != 0 ? model_.attention_scale
+                                                     : 1 / std::sqrt(static_cast<double>(dim)));
   attention.softcap = static_cast<float>(model_.attention_softcap);
   attention.window = layer_spec.window;
   attention.sinks = DataOrNull(w.sinks);
@@ -120,7 +130,8 @@ Result<> Shard::FinishBlock(std::int64_t rows, const std::vector<float>& post_no
   }
   INFERD_TRY(AllReduce(y_, rows));
   if (!post_norm.empty()) {
-    device_.RmsNormFloat(y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
+    device_.RmsNormFloat(
+        y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
   }
   device_.Add(x_, y_, rows, model_.hidden_size);
   return {};
@@ -145,11 +156,18 @@ void Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
     std::fill(y_, y_ + rows * model_.hidden_size, 0.0F);
     return;
   }
-  device_.RmsNorm(x_, w.ffn_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, act.ffn_in);
-  const std::array tasks = {ops::MatMulTask{w.gate.get(), DataOrNull(w.gate_bias), gate_up_, 2 * ffn},
-                            ops::MatMulTask{w.up.get(), DataOrNull(w.up_bias), gate_up_ + ffn, 2 * ffn}};
+  device_.RmsNorm(x_,
+                  w.ffn_norm.data(),
+                  static_cast<float>(model_.norm_eps),
+                  rows,
+                  model_.hidden_size,
+                  act.ffn_in);
+  const std::array tasks = {
+      ops::MatMulTask{w.gate.get(), DataOrNull(w.gate_bias), gate_up_, 2 * ffn},
+      ops::MatMulTask{w.up.get(), DataOrNull(w.up_bias), gate_up_ + ffn, 2 * ffn}};
   device_.MatMul(*act.ffn_in, rows, tasks);
-  device_.GateMul(GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_mid);
+  device_.GateMul(
+      GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_mid);
   const ops::MatMulTask down{w.down.get(), DataOrNull(w.down_bias), y_, model_.hidden_size};
   device_.MatMul(*act.ffn_mid, rows, {&down, 1});
 }
@@ -160,7 +178,12 @@ void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t shared = plan_.shared_ffn.size();
-  device_.RmsNormFloat(x_, w.ffn_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, normed_);
+  device_.RmsNormFloat(x_,
+                       w.ffn_norm.data(),
+                       static_cast<float>(model_.norm_eps),
+                       rows,
+                       model_.hidden_size,
+                       normed_);
   device_.Quantize(normed_, model_.hidden_size, rows, act.ffn_in);
   std::array<ops::MatMulTask, 4> tasks;
   std::size_t count = 0;
@@ -195,8 +218,12 @@ Result<> Shard::MoeFfn(std::int64_t layer, std::int64_t rows) {
   return {};
 }
 
-void Shard::LocalExperts(const LayerWeights& weights, const float* x, std::int64_t rows, const std::int32_t* expert,
-                         const float* weight, float* y) {
+void Shard::LocalExperts(const LayerWeights& weights,
+                         const float* x,
+                         std::int64_t rows,
+                         const std::int32_t* expert,
+                         const float* weight,
+                         float* y) {
   if (rows == 0) {
     return;
   }
@@ -233,11 +260,18 @@ void Shard::AddSharedExpert(std::int64_t layer, std::int64_t rows) {
   const LayerActivations& act = layer_act_[index];
   const std::int64_t hidden = model_.hidden_size;
   const std::int64_t shared = plan_.shared_ffn.size();
-  device_.GateMul(GateKindOf(model_.activation), gate_up_, gate_up_ + shared, 2 * shared, rows, shared, act.shared_mid);
+  device_.GateMul(GateKindOf(model_.activation),
+                  gate_up_,
+                  gate_up_ + shared,
+                  2 * shared,
+                  rows,
+                  shared,
+                  act.shared_mid);
   const ops::MatMulTask down{w.shared_down.get(), nullptr, shared_y_, hidden};
   device_.MatMul(*act.shared_mid, rows, {&down, 1});
   for (std::int64_t row = 0; row < rows; ++row) {
-    const float gate = w.shared_expert_gate != nullptr ? 1.0F / (1.0F + std::exp(-shared_weight_[row])) : 1.0F;
+    const float gate =
+        w.shared_expert_gate != nullptr ? 1.0F / (1.0F + std::exp(-shared_weight_[row])) : 1.0F;
     float* y = y_ + row * hidden;
     const float* add = shared_y_ + row * hidden;
     for (std::int64_t i = 0; i < hidden; ++i) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Final norm, head and the gathering of logits on the sampler rank.
+#include "base/check.h"
+#include "model/shard.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "base/check.h"
-#include "model/shard.h"
 
 namespace inferd::model {
 
@@ -17,9 +17,15 @@ Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
   }
   const auto row_floats = static_cast<std::size_t>(model_.hidden_size);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(head_in_ + i * row_floats, x_ + static_cast<std::size_t>(rows[i]) * row_floats, row_floats * sizeof(float));
+    std::memcpy(head_in_ + i * row_floats,
+                x_ + static_cast<std::size_t>(rows[i]) * row_floats,
+                row_floats * sizeof(float));
   }
-  device_.RmsNorm(head_in_, weights_.final_norm.data(), static_cast<float>(model_.norm_eps), count, model_.hidden_size,
+  device_.RmsNorm(head_in_,
+                  weights_.final_norm.data(),
+                  static_cast<float>(model_.norm_eps),
+                  count,
+                  model_.hidden_size,
                   head_act_.get());
   const ops::MatMulTask head{weights_.head.get(), nullptr, logits_, plan_.vocab.size()};
   device_.MatMul(*head_act_, count, {&head, 1});
@@ -40,7 +46,8 @@ Result<float*> Shard::GatherLogits(std::int64_t rows) {
   for (const spec::Range& range : vocab_of_) {
     gather_counts_.push_back(count * static_cast<std::size_t>(range.size()));
   }
-  INFERD_TRY(tp_->AllGather({logits_, count * static_cast<std::size_t>(plan_.vocab.size())}, {gathered_, count * vocab},
+  INFERD_TRY(tp_->AllGather({logits_, count * static_cast<std::size_t>(plan_.vocab.size())},
+                            {gathered_, count * vocab},
                             gather_counts_));
   if (!plan_.is_sampler()) {
     return static_cast<float*>(nullptr);
@@ -49,7 +56,9 @@ Result<float*> Shard::GatherLogits(std::int64_t rows) {
   for (const spec::Range& range : vocab_of_) {
     const auto width = static_cast<std::size_t>(range.size());
     for (std::size_t row = 0; row < count; ++row, in += width) {
-      std::memcpy(full_logits_ + row * vocab + static_cast<std::size_t>(range.begin), in, width * sizeof(float));
+      std::memcpy(full_logits_ + row * vocab + static_cast<std::size_t>(range.begin),
+                  in,
+                  width * sizeof(float));
     }
   }
   return full_logits_;
@@ -62,13 +71,14 @@ void Shard::Softcap(float* logits, std::int64_t rows) {
     std::int64_t count;
     float cap;
   } context{logits, rows * model_.vocab_size, static_cast<float>(model_.final_softcap)};
-  device_.ParallelFor((context.count + kPiece - 1) / kPiece, &context, [](void* opaque, std::int64_t piece) {
-    const Context& c = *static_cast<Context*>(opaque);
-    const std::int64_t end = std::min(c.count, (piece + 1) * kPiece);
-    for (std::int64_t i = piece * kPiece; i < end; ++i) {
-      c.logits[i] = c.cap * std::tanh(c.logits[i] / c.cap);
-    }
-  });
+  device_.ParallelFor(
+      (context.count + kPiece - 1) / kPiece, &context, [](void* opaque, std::int64_t piece) {
+        const Context& c = *static_cast<Context*>(opaque);
+        const std::int64_t end = std::min(c.count, (piece + 1) * kPiece);
+        for (std::int64_t i = piece * kPiece; i < end; ++i) {
+          c.logits[i] = c.cap * std::tanh(c.logits[i] / c.cap);
+        }
+      });
 }
 
 }  // namespace inferd::model

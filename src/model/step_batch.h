@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepBatch: the rows of one step of one expert group, flattened: every token a row, sequences one after the other.
+// StepBatch: the rows of one step of one expert group, flattened: every token a row, sequences one
+// after the other.
 #pragma once
+
+#include "ops/device.h"
 
 #include <cstdint>
 #include <vector>
-
-#include "ops/device.h"
 
 namespace inferd::model {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/stored_values.h"
 
+#include "base/check.h"
+
 #include <bit>
 #include <cstring>
-
-#include "base/check.h"
 
 namespace inferd::model {
 namespace {
@@ -44,7 +44,9 @@ std::uint16_t Load16(std::span<const std::byte> values, std::size_t i) {
 
 }  // namespace
 
-float Bf16ToFloat(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+float Bf16ToFloat(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 float HalfToFloat(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
@@ -59,7 +61,8 @@ float HalfToFloat(std::uint16_t bits) {
 }
 
 bool IsPlain(DType type) {
-  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16 || type == DType::kF8E4M3;
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16 ||
+         type == DType::kF8E4M3;
 }
 
 std::optional<std::int64_t> FirstNonFinite(DType type, std::span<const std::byte> values) {

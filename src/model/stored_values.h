@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored plain values (F32, F16, BF16, F8_E4M3) read as floats, and the search for NaN and infinities in them.
+// Stored plain values (F32, F16, BF16, F8_E4M3) read as floats, and the search for NaN and
+// infinities in them.
 #pragma once
+
+#include "base/dtype.h"
+#include "inferd/result.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
-
-#include "base/dtype.h"
-#include "inferd/result.h"
 
 namespace inferd::model {
 

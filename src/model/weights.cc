@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weights.h"
 
+#include "base/error.h"
+#include "model/stored_values.h"
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
-
-#include "base/error.h"
-#include "model/stored_values.h"
 
 namespace inferd::model {
 namespace {
@@ -56,33 +56,51 @@ class Loader {
   }
 
  private:
-  Result<WeightRef> Find(Slot slot, std::int64_t layer, std::int64_t expert, std::int64_t rows, std::int64_t cols) const {
+  Result<WeightRef> Find(Slot slot,
+                         std::int64_t layer,
+                         std::int64_t expert,
+                         std::int64_t rows,
+                         std::int64_t cols) const {
     const WeightRef* ref = source_.weights.Find(slot, layer, expert);
     if (ref == nullptr) {
-      return NotFound("{} holds no {} for layer {}, which the model needs", source_.path, SlotName(slot), layer);
+      return NotFound("{} holds no {} for layer {}, which the model needs",
+                      source_.path,
+                      SlotName(slot),
+                      layer);
     }
     const bool vector = cols == 1 && ref->rows * ref->cols == rows;
     if (!vector && (ref->rows != rows || ref->cols != cols)) {
-      return DataLoss("tensor {} of {} gives [{}, {}] for {}; [{}, {}] is needed", ref->tensor->name, source_.path,
-                      ref->rows, ref->cols, SlotName(slot), rows, cols);
+      return DataLoss("tensor {} of {} gives [{}, {}] for {}; [{}, {}] is needed",
+                      ref->tensor->name,
+                      source_.path,
+                      ref->rows,
+                      ref->cols,
+                      SlotName(slot),
+                      rows,
+                      cols);
     }
     return *ref;
   }
 
   // Values `range` of a vector of n, as floats.
-  Result<> AddVector(Slot slot, std::int64_t layer, std::int64_t n, Range range, std::vector<float>* target) {
+  Result<> AddVector(
+      Slot slot, std::int64_t layer, std::int64_t n, Range range, std::vector<float>* target) {
     INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, -1, n, 1));
     const DType type = ref.dtype();
     if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
-      return Unimplemented("tensor {} of {} is stored as {}; vectors are read as F32, F16 or BF16", ref.tensor->name,
-                           source_.path, DTypeName(type));
+      return Unimplemented("tensor {} of {} is stored as {}; vectors are read as F32, F16 or BF16",
+                           ref.tensor->name,
+                           source_.path,
+                           DTypeName(type));
     }
     const auto size = static_cast<std::size_t>(BlockBytes(type));
     const auto data = store::Weights::Data(source_.tensors, ref)
                           .subspan(static_cast<std::size_t>(range.begin) * size,
                                    static_cast<std::size_t>(range.size()) * size);
     if (const auto bad = FirstNonFinite(type, data)) {
-      return DataLoss("tensor {} of {} holds NaN or infinity at value {}", ref.tensor->name, source_.path,
+      return DataLoss("tensor {} of {} holds NaN or infinity at value {}",
+                      ref.tensor->name,
+                      source_.path,
                       *bad + range.begin);
     }
     *target = ToFloats(type, data);
@@ -101,26 +119,45 @@ class Loader {
   }
 
   // Rows `range` of a [rows, cols] matrix. An empty range leaves the target null.
-  Result<> AddRows(Slot slot, std::int64_t layer, std::int64_t expert, std::int64_t rows, std::int64_t cols, Range range,
+  Result<> AddRows(Slot slot,
+                   std::int64_t layer,
+                   std::int64_t expert,
+                   std::int64_t rows,
+                   std::int64_t cols,
+                   Range range,
                    Matrix* target) {
     INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, expert, rows, cols));
     if (range.size() > 0) {
-      AddJob({.ref = ref.Rows(range.begin, range.end), .col_begin = 0, .col_end = cols, .target = target});
+      AddJob({.ref = ref.Rows(range.begin, range.end),
+              .col_begin = 0,
+              .col_end = cols,
+              .target = target});
     }
     return {};
   }
 
   // Columns `range` of a [rows, cols] matrix; the cut must fall on block borders.
-  Result<> AddColumns(Slot slot, std::int64_t layer, std::int64_t expert, std::int64_t rows, std::int64_t cols,
-                      Range range, Matrix* target) {
+  Result<> AddColumns(Slot slot,
+                      std::int64_t layer,
+                      std::int64_t expert,
+                      std::int64_t rows,
+                      std::int64_t cols,
+                      Range range,
+                      Matrix* target) {
     INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, expert, rows, cols));
     if (range.size() == 0) {
       return {};
     }
     const std::int64_t block = BlockElements(ref.dtype());
     if (range.begin % block != 0 || range.end % block != 0) {
-      return InvalidArgument("tensor {} ({}) cannot be cut at columns [{}, {}): its blocks hold {} values; use fewer ranks",
-                             ref.tensor->name, DTypeName(ref.dtype()), range.begin, range.end, block);
+      return InvalidArgument(
+          "tensor {} ({}) cannot be cut at columns [{}, {}): its blocks hold {} values; use fewer "
+          "ranks",
+          ref.tensor->name,
+          DTypeName(ref.dtype()),
+          range.begin,
+          range.end,
+          block);
     }
     AddJob({.ref = ref, .col_begin = range.begin, .col_end = range.end, .target = target});
     return {};
@@ -128,14 +165,16 @@ class Loader {
 
   void AddJob(PackJob job) {
     const std::int64_t block = BlockElements(job.ref.dtype());
-    job.bytes = job.ref.rows * ((job.col_end - job.col_begin) / block * BlockBytes(job.ref.dtype()));
+    job.bytes =
+        job.ref.rows * ((job.col_end - job.col_begin) / block * BlockBytes(job.ref.dtype()));
     jobs_.push_back(job);
   }
 
   Result<> AddWholeModel() {
     const std::int64_t hidden = spec_.hidden_size;
     if (shard_.has_embedding) {
-      INFERD_ASSIGN(const WeightRef whole, Find(Slot::kEmbedding, -1, -1, spec_.vocab_size, hidden));
+      INFERD_ASSIGN(const WeightRef whole,
+                    Find(Slot::kEmbedding, -1, -1, spec_.vocab_size, hidden));
       embedding_ = whole.Rows(shard_.vocab.begin, shard_.vocab.end);
       weights_.embedding = {.type = whole.dtype(),
                             .rows = store::Weights::Data(source_.tensors, embedding_).data(),
@@ -144,7 +183,8 @@ class Loader {
     }
     if (shard_.has_head) {
       INFERD_TRY(AddNorm(Slot::kFinalNorm, -1, hidden, &weights_.final_norm));
-      INFERD_TRY(AddRows(Slot::kHead, -1, -1, spec_.vocab_size, hidden, shard_.vocab, &weights_.head));
+      INFERD_TRY(
+          AddRows(Slot::kHead, -1, -1, spec_.vocab_size, hidden, shard_.vocab, &weights_.head));
       if (shard_.has_embedding && jobs_.back().ref.tensor == embedding_.tensor) {
         jobs_.back().keep_mapped = true;
         embedding_checked_ = true;
@@ -206,27 +246,36 @@ class Loader {
   Result<> AddMoe(std::int64_t layer, LayerWeights& target) {
     const spec::MoeSpec& moe = spec_.moe;
     const std::int64_t hidden = spec_.hidden_size;
-    INFERD_TRY(
-        AddRows(Slot::kRouter, layer, -1, moe.num_experts, hidden, {0, moe.num_experts}, &target.router));
+    INFERD_TRY(AddRows(
+        Slot::kRouter, layer, -1, moe.num_experts, hidden, {0, moe.num_experts}, &target.router));
     target.experts.resize(static_cast<std::size_t>(3 * shard_.experts.size()));
     const std::int64_t ffn = moe.expert_intermediate_size;
     for (std::int64_t i = 0; i < shard_.experts.size() && shard_.expert_ffn.size() > 0; ++i) {
       const std::int64_t expert = shard_.experts.begin + i;
       Matrix* place = &target.experts[static_cast<std::size_t>(3 * i)];
       INFERD_TRY(AddRows(Slot::kExpertGate, layer, expert, ffn, hidden, shard_.expert_ffn, place));
-      INFERD_TRY(AddRows(Slot::kExpertUp, layer, expert, ffn, hidden, shard_.expert_ffn, place + 1));
-      INFERD_TRY(AddColumns(Slot::kExpertDown, layer, expert, hidden, ffn, shard_.expert_ffn, place + 2));
+      INFERD_TRY(
+          AddRows(Slot::kExpertUp, layer, expert, ffn, hidden, shard_.expert_ffn, place + 1));
+      INFERD_TRY(
+          AddColumns(Slot::kExpertDown, layer, expert, hidden, ffn, shard_.expert_ffn, place + 2));
     }
     if (moe.shared_intermediate_size == 0) {
       return {};
     }
     const std::int64_t shared = moe.shared_intermediate_size;
-    INFERD_TRY(AddRows(Slot::kSharedGate, layer, -1, shared, hidden, shard_.shared_ffn, &target.shared_gate));
-    INFERD_TRY(AddRows(Slot::kSharedUp, layer, -1, shared, hidden, shard_.shared_ffn, &target.shared_up));
-    INFERD_TRY(AddColumns(Slot::kSharedDown, layer, -1, hidden, shared, shard_.shared_ffn, &target.shared_down));
+    INFERD_TRY(AddRows(
+        Slot::kSharedGate, layer, -1, shared, hidden, shard_.shared_ffn, &target.shared_gate));
+    INFERD_TRY(
+        AddRows(Slot::kSharedUp, layer, -1, shared, hidden, shard_.shared_ffn, &target.shared_up));
+    INFERD_TRY(AddColumns(
+        Slot::kSharedDown, layer, -1, hidden, shared, shard_.shared_ffn, &target.shared_down));
     if (moe.shared_gate) {
       INFERD_ASSIGN(const WeightRef ref, Find(Slot::kSharedExpertGate, layer, -1, hidden, 1));
-      AddJob({.ref = ref, .col_begin = 0, .col_end = ref.cols, .as_row = true, .target = &target.shared_expert_gate});
+      AddJob({.ref = ref,
+              .col_begin = 0,
+              .col_end = ref.cols,
+              .as_row = true,
+              .target = &target.shared_expert_gate});
     }
     return {};
   }
@@ -244,45 +293,67 @@ class Loader {
     const DType type = ref.dtype();
     const std::int64_t block = BlockElements(type);
     const auto offset = static_cast<std::size_t>(job.col_begin / block * BlockBytes(type));
-    const auto length = static_cast<std::size_t>((job.col_end - job.col_begin) / block * BlockBytes(type));
+    const auto length =
+        static_cast<std::size_t>((job.col_end - job.col_begin) / block * BlockBytes(type));
     const auto all = store::Weights::Data(source_.tensors, ref);
     const std::int64_t n = job.as_row ? 1 : ref.rows;
     const std::int64_t k = job.as_row ? ref.rows * ref.cols : job.col_end - job.col_begin;
-    const std::size_t row_bytes = job.as_row ? all.size() : static_cast<std::size_t>(ref.tensor->row_bytes());
+    const std::size_t row_bytes =
+        job.as_row ? all.size() : static_cast<std::size_t>(ref.tensor->row_bytes());
     for (std::int64_t row = 0; IsPlain(type) && row < n; ++row) {
-      const auto values = all.subspan(static_cast<std::size_t>(row) * row_bytes + offset, job.as_row ? all.size() : length);
+      const auto values = all.subspan(static_cast<std::size_t>(row) * row_bytes + offset,
+                                      job.as_row ? all.size() : length);
       if (const auto bad = FirstNonFinite(type, values)) {
-        return DataLoss("tensor {} of {} holds NaN or infinity in row {}, value {}", ref.tensor->name, source_.path,
-                        row + ref.row_begin, *bad + job.col_begin);
+        return DataLoss("tensor {} of {} holds NaN or infinity in row {}, value {}",
+                        ref.tensor->name,
+                        source_.path,
+                        row + ref.row_begin,
+                        *bad + job.col_begin);
       }
     }
-    const auto rows = job.as_row ? all : all.subspan(offset, static_cast<std::size_t>(n - 1) * row_bytes + length);
-    auto packed = options_->widen_bf16 && type == DType::kBF16 ? PackWidened(rows, n, k, row_bytes)
-                                                               : device_.Pack(type, rows, n, k, row_bytes);
+    const auto rows =
+        job.as_row ? all
+                   : all.subspan(offset, static_cast<std::size_t>(n - 1) * row_bytes + length);
+    auto packed = options_->widen_bf16 && type == DType::kBF16
+                      ? PackWidened(rows, n, k, row_bytes)
+                      : device_.Pack(type, rows, n, k, row_bytes);
     if (!packed.ok()) {
-      return packed.error().WithContext(fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
+      return packed.error().WithContext(
+          fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
     }
     *job.target = *std::move(packed);
     if (!job.keep_mapped) {
       const base::MappedFile& file = source_.tensors.files()[ref.tensor->file];
-      file.DontNeed(ref.tensor->offset + static_cast<std::uint64_t>(ref.row_begin) * ref.tensor->row_bytes(), ref.bytes());
+      file.DontNeed(
+          ref.tensor->offset + static_cast<std::uint64_t>(ref.row_begin) * ref.tensor->row_bytes(),
+          ref.bytes());
     }
     return {};
   }
 
-  Result<Matrix> PackWidened(std::span<const std::byte> rows, std::int64_t n, std::int64_t k, std::size_t row_bytes) {
+  Result<Matrix> PackWidened(std::span<const std::byte> rows,
+                             std::int64_t n,
+                             std::int64_t k,
+                             std::size_t row_bytes) {
     std::vector<float> wide;
     wide.reserve(static_cast<std::size_t>(n * k));
     for (std::size_t row = 0; row < static_cast<std::size_t>(n); ++row) {
-      const std::vector<float> values = ToFloats(DType::kBF16, rows.subspan(row * row_bytes, static_cast<std::size_t>(k) * 2));
+      const std::vector<float> values =
+          ToFloats(DType::kBF16, rows.subspan(row * row_bytes, static_cast<std::size_t>(k) * 2));
       wide.insert(wide.end(), values.begin(), values.end());
     }
-    return device_.Pack(DType::kF32, std::as_bytes(std::span(wide)), n, k, static_cast<std::size_t>(k) * sizeof(float));
+    return device_.Pack(DType::kF32,
+                        std::as_bytes(std::span(wide)),
+                        n,
+                        k,
+                        static_cast<std::size_t>(k) * sizeof(float));
   }
 
   // Largest first.
   Result<> PackAll(const LoadWeightsOptions& options) {
-    std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) { return a.bytes > b.bytes; });
+    std::stable_sort(jobs_.begin(), jobs_.end(), [](const PackJob& a, const PackJob& b) {
+      return a.bytes > b.bytes;
+    });
     for (const PackJob& job : jobs_) {
       total_bytes_ += job.bytes;
     }
@@ -332,11 +403,13 @@ class Loader {
       bad = FirstNonFiniteBlock();
     }
     const base::MappedFile& file = source_.tensors.files()[embedding_.tensor->file];
-    file.DontNeed(
-        embedding_.tensor->offset + static_cast<std::uint64_t>(embedding_.row_begin) * embedding_.tensor->row_bytes(),
-        embedding_.bytes());
+    file.DontNeed(embedding_.tensor->offset + static_cast<std::uint64_t>(embedding_.row_begin) *
+                                                  embedding_.tensor->row_bytes(),
+                  embedding_.bytes());
     if (bad) {
-      return DataLoss("tensor {} of {} holds NaN or infinity in row {}", embedding_.tensor->name, source_.path,
+      return DataLoss("tensor {} of {} holds NaN or infinity in row {}",
+                      embedding_.tensor->name,
+                      source_.path,
                       *bad / spec_.hidden_size + shard_.vocab.begin);
     }
     return {};
@@ -352,9 +425,17 @@ class Loader {
       for (std::int64_t i = begin; i < std::min(table.count, begin + kRows); ++i) {
         ids.push_back(static_cast<std::int32_t>(table.first_id + i));
       }
-      device_.Embed(table.type, table.rows, table.count, table.first_id, ids, spec_.hidden_size, 1.0F, values.data());
-      const auto used = std::as_bytes(std::span(values)).first(ids.size() * static_cast<std::size_t>(spec_.hidden_size) *
-                                                               sizeof(float));
+      device_.Embed(table.type,
+                    table.rows,
+                    table.count,
+                    table.first_id,
+                    ids,
+                    spec_.hidden_size,
+                    1.0F,
+                    values.data());
+      const auto used =
+          std::as_bytes(std::span(values))
+              .first(ids.size() * static_cast<std::size_t>(spec_.hidden_size) * sizeof(float));
       if (const auto bad = FirstNonFinite(DType::kF32, used)) {
         return *bad + begin * spec_.hidden_size;
       }
@@ -382,7 +463,9 @@ class Loader {
 
 }  // namespace
 
-Result<ShardWeights> LoadWeights(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device,
+Result<ShardWeights> LoadWeights(const store::Model& source,
+                                 const spec::ShardPlan& shard,
+                                 ops::Device& device,
                                  const LoadWeightsOptions& options) {
   return Loader(source, shard, device).Load(options);
 }

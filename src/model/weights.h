@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShardWeights: the slices of a model that one rank holds, packed for its device. Filled once at load, immutable after.
+// ShardWeights: the slices of a model that one rank holds, packed for its device. Filled once at
+// load, immutable after.
 #pragma once
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <vector>
 
 #include "inferd/result.h"
 #include "ops/device.h"
 #include "spec/parallel.h"
 #include "store/model.h"
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
 namespace inferd::model {
 
 using Matrix = std::unique_ptr<ops::PackedMatrix>;
 
-/// Local sizes: q, kv = heads of this shard * head_dim; ffn, expert_ffn, shared_ffn = this shard's columns. What the
-/// ModelSpec does not call for, and biases that another tp rank adds, are empty or null.
+/// Local sizes: q, kv = heads of this shard * head_dim; ffn, expert_ffn, shared_ffn = this shard's
+/// columns. What the ModelSpec does not call for, and biases that another tp rank adds, are empty
+/// or null.
 struct LayerWeights {
   std::vector<float> attn_norm, post_attn_norm, ffn_norm, post_ffn_norm;  // [hidden]
   std::vector<float> q_norm, k_norm;                                      // [head_dim]
   std::vector<float> sinks;                                               // [q heads]
   std::vector<float> q_bias, k_bias, v_bias, gate_bias, up_bias;          // rows of their matrix
-  std::vector<float> o_bias, down_bias;                                   // [hidden], on tp_rank 0 only
-  Matrix q, k, v;      // [q, hidden], [kv, hidden], [kv, hidden]
-  Matrix o;            // [hidden, q]
-  Matrix gate, up;     // [ffn, hidden]
-  Matrix down;         // [hidden, ffn]
-  Matrix router;       // [experts of the model, hidden], whole on every rank
+  std::vector<float> o_bias, down_bias;  // [hidden], on tp_rank 0 only
+  Matrix q, k, v;                        // [q, hidden], [kv, hidden], [kv, hidden]
+  Matrix o;                              // [hidden, q]
+  Matrix gate, up;                       // [ffn, hidden]
+  Matrix down;                           // [hidden, ffn]
+  Matrix router;                         // [experts of the model, hidden], whole on every rank
   Matrix shared_gate, shared_up, shared_down;
-  Matrix shared_expert_gate;  // [1, hidden]
+  Matrix shared_expert_gate;    // [1, hidden]
   std::vector<Matrix> experts;  // owner of the three lists below
   /// By local expert: [expert_ffn, hidden], [expert_ffn, hidden], [hidden, expert_ffn].
   std::vector<const ops::PackedMatrix*> expert_gate, expert_up, expert_down;
@@ -45,23 +47,27 @@ struct EmbeddingRows {
 };
 
 struct ShardWeights {
-  EmbeddingRows embedding;        // first stage
-  std::vector<float> final_norm;  // [hidden], last stage
-  Matrix head;                    // [vocab slice, hidden], last stage
+  EmbeddingRows embedding;           // first stage
+  std::vector<float> final_norm;     // [hidden], last stage
+  Matrix head;                       // [vocab slice, hidden], last stage
   std::vector<LayerWeights> layers;  // of this stage
   std::int64_t bytes = 0;            // packed matrices and float vectors
 };
 
 struct LoadWeightsOptions {
   int threads = 1;
-  /// Packs BF16 matrices as F32: products take float activations instead of ones rounded to bf16, for twice the memory.
+  /// Packs BF16 matrices as F32: products take float activations instead of ones rounded to bf16,
+  /// for twice the memory.
   bool widen_bf16 = false;
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;
 };
 
-/// Reads only the shard's slices and gives the mapped pages back as it goes. `source` must outlive the result when the
-/// shard has the embedding. Refuses NaN, infinities, missing parts, wrong shapes and cuts inside a block, by tensor name.
-Result<ShardWeights> LoadWeights(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device,
+/// Reads only the shard's slices and gives the mapped pages back as it goes. `source` must outlive
+/// the result when the shard has the embedding. Refuses NaN, infinities, missing parts, wrong
+/// shapes and cuts inside a block, by tensor name.
+Result<ShardWeights> LoadWeights(const store::Model& source,
+                                 const spec::ShardPlan& shard,
+                                 ops::Device& device,
                                  const LoadWeightsOptions& options);
 
 }  // namespace inferd::model

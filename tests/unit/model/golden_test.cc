@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logits of every family against transformers, from its HF folder and its GGUF twin.
+#include "unit/model/harness.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-
-#include "unit/model/harness.h"
 
 namespace inferd::model {
 namespace {
@@ -27,7 +27,8 @@ std::vector<Case> AllCases() {
     for (const auto& file : std::filesystem::directory_iterator(entry.path())) {
       const std::string name = file.path().filename().string();
       // Of a split file the first part names the whole.
-      if (name.ends_with(".gguf") && (name.find("-of-") == std::string::npos || name.find("-00001-of-") != std::string::npos)) {
+      if (name.ends_with(".gguf") && (name.find("-of-") == std::string::npos ||
+                                      name.find("-00001-of-") != std::string::npos)) {
         cases.push_back({family, name});
       }
     }
@@ -41,7 +42,9 @@ std::vector<Case> AllCases() {
 class GoldenTest : public testing::TestWithParam<Case> {
  protected:
   // Largest absolute difference; infinite for NaN.
-  static float Worst(const std::vector<std::int32_t>& ids, const std::vector<float>& expected, bool float_arithmetic) {
+  static float Worst(const std::vector<std::int32_t>& ids,
+                     const std::vector<float>& expected,
+                     bool float_arithmetic) {
     ShardSetOptions options;
     options.max_model_len = static_cast<std::int64_t>(ids.size());
     options.float_arithmetic = float_arithmetic;
@@ -68,12 +71,14 @@ TEST_P(GoldenTest, LogitsMatchWithFloatArithmetic) {
   const Golden golden = ReadGolden(GetParam().family);
   EXPECT_LE(Worst(golden.ints.at("input_ids"), golden.floats.at("logits"), true), golden.tolerance);
   if (golden.ints.contains("short_input_ids")) {
-    EXPECT_LE(Worst(golden.ints.at("short_input_ids"), golden.floats.at("short_logits"), true), golden.tolerance);
+    EXPECT_LE(Worst(golden.ints.at("short_input_ids"), golden.floats.at("short_logits"), true),
+              golden.tolerance);
   }
 }
 
-// As served by default: F32 weights are exact, BF16 weights meet activations and KV rounded to bf16 (8 bits of mantissa),
-// as in any bf16 run of the reference; that costs a share of the largest logit, not an absolute amount.
+// As served by default: F32 weights are exact, BF16 weights meet activations and KV rounded to bf16
+// (8 bits of mantissa), as in any bf16 run of the reference; that costs a share of the largest
+// logit, not an absolute amount.
 TEST_P(GoldenTest, LogitsMatchAsServed) {
   const Golden golden = ReadGolden(GetParam().family);
   const auto& expected = golden.floats.at("logits");
@@ -88,7 +93,11 @@ TEST_P(GoldenTest, LogitsMatchAsServed) {
 
 std::string CaseName(const testing::TestParamInfo<Case>& param) {
   std::string name = param.param.family + (param.param.file.empty() ? "" : "_gguf");
-  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  std::replace_if(
+      name.begin(),
+      name.end(),
+      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; },
+      '_');
   return name;
 }
 

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a model cut into shards on threads of this process, and reads the golden outputs of the families.
+// Runs a model cut into shards on threads of this process, and reads the golden outputs of the
+// families.
 #pragma once
-
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "model/rank.h"
@@ -15,6 +9,13 @@
 #include "ops/device.h"
 #include "spec/parallel.h"
 #include "store/model.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace inferd::model {
 
@@ -46,22 +47,26 @@ struct ShardSetOptions {
   spec::ParallelSpec parallel;
   std::int64_t max_model_len = 0;  // 0: the model's
   int threads = 1;
-  bool float_arithmetic = false;  // F32 KV, and BF16 weights widened: only the stored weights are rounded
+  bool float_arithmetic =
+      false;  // F32 KV, and BF16 weights widened: only the stored weights are rounded
 };
 
 /// The shards of one replica. Sequence s belongs to expert group s % ep.
 class ShardSet {
  public:
-  static Result<std::unique_ptr<ShardSet>> Make(const std::string& path, const ShardSetOptions& options);
+  static Result<std::unique_ptr<ShardSet>> Make(const std::string& path,
+                                                const ShardSetOptions& options);
 
   /// Runs the schedule from empty caches; logits of every position, per sequence [tokens, vocab].
-  Result<std::vector<std::vector<float>>> Run(const std::vector<std::vector<std::int32_t>>& sequences,
-                                              const Schedule& schedule);
+  Result<std::vector<std::vector<float>>> Run(
+      const std::vector<std::vector<std::int32_t>>& sequences, const Schedule& schedule);
   const spec::ModelSpec& model() const { return model_->spec; }
   const std::vector<spec::ShardPlan>& plans() const { return plans_; }
 
  private:
-  Result<> RunRank(std::size_t rank, const std::vector<std::vector<std::int32_t>>& sequences, const Schedule& schedule,
+  Result<> RunRank(std::size_t rank,
+                   const std::vector<std::vector<std::int32_t>>& sequences,
+                   const Schedule& schedule,
                    std::vector<std::vector<float>>* logits);
 
   std::unique_ptr<store::Model> model_;
@@ -71,7 +76,10 @@ class ShardSet {
   std::vector<RankComms> comms_;
 };
 
-/// Calls fn(rank) for every rank on a thread of its own; on an error all communicators are aborted. The first error.
-Result<> OnThreads(std::size_t ranks, std::vector<RankComms>* comms, const std::function<Result<>(std::size_t)>& fn);
+/// Calls fn(rank) for every rank on a thread of its own; on an error all communicators are aborted.
+/// The first error.
+Result<> OnThreads(std::size_t ranks,
+                   std::vector<RankComms>* comms,
+                   const std::function<Result<>(std::size_t)>& fn);
 
 }  // namespace inferd::model

@@ -2,17 +2,17 @@
 // The harness of this room's tests (see harness.h).
 #include "unit/model/harness.h"
 
+#include "base/error.h"
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
-
-#include "base/error.h"
 
 namespace inferd::model {
 
@@ -52,23 +52,37 @@ Golden ReadGolden(const std::string& family) {
 
 std::vector<RankComms> MakeComms(const std::vector<spec::ShardPlan>& plans) {
   std::vector<RankComms> comms(plans.size());
-  const auto group = [&](std::unique_ptr<comm::Communicator> RankComms::*member, const auto& key, const auto& order) {
+  const auto group = [&](std::unique_ptr<comm::Communicator> RankComms::*member,
+                         const auto& key,
+                         const auto& order) {
     std::map<decltype(key(plans[0])), std::vector<std::size_t>> groups;
     for (std::size_t i = 0; i < plans.size(); ++i) {
       groups[key(plans[i])].push_back(i);
     }
     for (auto& [unused, members] : groups) {
-      std::sort(members.begin(), members.end(), [&](auto a, auto b) { return order(plans[a]) < order(plans[b]); });
+      std::sort(members.begin(), members.end(), [&](auto a, auto b) {
+        return order(plans[a]) < order(plans[b]);
+      });
       auto made = comm::MakeFakeGroup(static_cast<int>(members.size()));
       for (std::size_t i = 0; i < members.size() && members.size() > 1; ++i) {
         comms[members[i]].*member = std::move(made[i]);
       }
     }
   };
-  group(&RankComms::tp, [](const auto& p) { return std::pair(p.stage, p.group); }, [](const auto& p) { return p.tp_rank; });
-  group(&RankComms::ep, [](const auto& p) { return std::pair(p.stage, p.tp_rank); }, [](const auto& p) { return p.group; });
-  group(&RankComms::pp, [](const auto& p) { return std::pair(p.group, p.tp_rank); }, [](const auto& p) { return p.stage; });
-  std::map<int, std::vector<std::size_t>> ids;  // by expert group: the sampler, then the first stage
+  group(
+      &RankComms::tp,
+      [](const auto& p) { return std::pair(p.stage, p.group); },
+      [](const auto& p) { return p.tp_rank; });
+  group(
+      &RankComms::ep,
+      [](const auto& p) { return std::pair(p.stage, p.tp_rank); },
+      [](const auto& p) { return p.group; });
+  group(
+      &RankComms::pp,
+      [](const auto& p) { return std::pair(p.group, p.tp_rank); },
+      [](const auto& p) { return p.stage; });
+  std::map<int, std::vector<std::size_t>>
+      ids;  // by expert group: the sampler, then the first stage
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (plans[i].is_sampler()) {
       ids[plans[i].group].insert(ids[plans[i].group].begin(), i);
@@ -96,7 +110,9 @@ Schedule InChunks(const std::vector<std::vector<std::int32_t>>& sequences, std::
   return schedule;
 }
 
-Result<> OnThreads(std::size_t ranks, std::vector<RankComms>* comms, const std::function<Result<>(std::size_t)>& fn) {
+Result<> OnThreads(std::size_t ranks,
+                   std::vector<RankComms>* comms,
+                   const std::function<Result<>(std::size_t)>& fn) {
   std::mutex mutex;
   std::optional<Error> first;
   std::vector<std::thread> threads;
@@ -111,7 +127,8 @@ Result<> OnThreads(std::size_t ranks, std::vector<RankComms>* comms, const std::
         first = done.error().WithContext("rank " + std::to_string(rank));
       }
       for (RankComms& each : *comms) {
-        for (comm::Communicator* comm : {each.tp.get(), each.ep.get(), each.pp.get(), each.ids.get()}) {
+        for (comm::Communicator* comm :
+             {each.tp.get(), each.ep.get(), each.pp.get(), each.ids.get()}) {
           if (comm != nullptr) {
             comm->Abort();
           }
@@ -133,7 +150,8 @@ constexpr std::int64_t kPages = 64;
 constexpr std::int64_t kMaxTokens = 256;
 }  // namespace
 
-Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path, const ShardSetOptions& options) {
+Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
+                                                 const ShardSetOptions& options) {
   auto set = std::make_unique<ShardSet>();
   INFERD_ASSIGN(store::Model model, store::OpenModel(path));
   set->model_ = std::make_unique<store::Model>(std::move(model));
@@ -142,7 +160,8 @@ Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path, const 
   ShardOptions shard_options;
   shard_options.max_batched_tokens = kMaxTokens;
   shard_options.max_num_seqs = 8;
-  shard_options.max_model_len = options.max_model_len > 0 ? options.max_model_len : spec.max_position;
+  shard_options.max_model_len =
+      options.max_model_len > 0 ? options.max_model_len : spec.max_position;
   shard_options.kv_pages = kPages;
   const bool wide_kv = options.float_arithmetic || spec.weight_dtype == DType::kF32;
   shard_options.kv_type = wide_kv ? ops::KvType::kF32 : ops::KvType::kBf16;
@@ -163,19 +182,22 @@ Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path, const 
   return set;
 }
 
-Result<std::vector<std::vector<float>>> ShardSet::Run(const std::vector<std::vector<std::int32_t>>& sequences,
-                                                      const Schedule& schedule) {
+Result<std::vector<std::vector<float>>> ShardSet::Run(
+    const std::vector<std::vector<std::int32_t>>& sequences, const Schedule& schedule) {
   std::vector<std::vector<float>> logits;
   for (const auto& sequence : sequences) {
     logits.emplace_back(sequence.size() * static_cast<std::size_t>(model().vocab_size));
   }
-  INFERD_TRY(OnThreads(plans_.size(), &comms_,
-                       [&](std::size_t rank) { return RunRank(rank, sequences, schedule, &logits); }));
+  INFERD_TRY(OnThreads(plans_.size(), &comms_, [&](std::size_t rank) {
+    return RunRank(rank, sequences, schedule, &logits);
+  }));
   return logits;
 }
 
-Result<> ShardSet::RunRank(std::size_t rank, const std::vector<std::vector<std::int32_t>>& sequences,
-                           const Schedule& schedule, std::vector<std::vector<float>>* logits) {
+Result<> ShardSet::RunRank(std::size_t rank,
+                           const std::vector<std::vector<std::int32_t>>& sequences,
+                           const Schedule& schedule,
+                           std::vector<std::vector<float>>* logits) {
   const spec::ShardPlan& plan = plans_[rank];
   Shard& shard = *shards_[rank];
   const std::int64_t page_tokens = devices_[rank]->PageTokens();
@@ -236,7 +258,9 @@ Result<> ShardSet::RunRank(std::size_t rank, const std::vector<std::vector<std::
       INFERD_ASSIGN(const float* out, shard.Logits(rows));
       for (std::size_t i = 0; i < rows.size() && out != nullptr; ++i) {
         const auto [sequence, position] = places[begin + i];
-        std::copy_n(out + i * vocab, vocab, (*logits)[sequence].data() + static_cast<std::size_t>(position) * vocab);
+        std::copy_n(out + i * vocab,
+                    vocab,
+                    (*logits)[sequence].data() + static_cast<std::size_t>(position) * vocab);
       }
     }
   }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every cut of a model gives the logits of the whole one, and a row's bits depend on nothing but the row.
+// Every cut of a model gives the logits of the whole one, and a row's bits depend on nothing but
+// the row.
+#include "unit/model/harness.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
-
-#include "unit/model/harness.h"
 
 namespace inferd::model {
 namespace {
@@ -18,7 +19,8 @@ Sequences RandomSequences(std::initializer_list<std::size_t> sizes) {
   Sequences sequences;
   for (const std::size_t size : sizes) {
     std::vector<std::int32_t> ids(size);
-    std::generate(ids.begin(), ids.end(), [&] { return static_cast<std::int32_t>(generator() % 256); });
+    std::generate(
+        ids.begin(), ids.end(), [&] { return static_cast<std::int32_t>(generator() % 256); });
     sequences.push_back(std::move(ids));
   }
   return sequences;
@@ -75,40 +77,69 @@ TEST_P(LayoutTest, LogitsEqualTheWholeModel) {
   auto whole = ShardSet::Make(DataPath(GetParam().family), options);
   options.parallel = ParallelOf(GetParam());
   auto cut = ShardSet::Make(DataPath(GetParam().family), options);
-  ASSERT_TRUE(whole.ok() && cut.ok()) << (whole.ok() ? cut.error().message() : whole.error().message());
+  ASSERT_TRUE(whole.ok() && cut.ok())
+      << (whole.ok() ? cut.error().message() : whole.error().message());
   auto expected = (*whole)->Run(sequences, Mixed(sequences));
   auto actual = (*cut)->Run(sequences, Mixed(sequences));
-  ASSERT_TRUE(expected.ok() && actual.ok()) << (expected.ok() ? actual.error().message() : expected.error().message());
+  ASSERT_TRUE(expected.ok() && actual.ok())
+      << (expected.ok() ? actual.error().message() : expected.error().message());
   const auto vocab = static_cast<std::ptrdiff_t>((*whole)->model().vocab_size);
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const auto& a = (*expected)[s];
     const auto& b = (*actual)[s];
     for (std::size_t i = 0; i < a.size(); ++i) {
-      ASSERT_NEAR(a[i], b[i], 1e-3 * std::max(1.0F, std::abs(a[i]))) << "sequence " << s << " logit " << i;
+      ASSERT_NEAR(a[i], b[i], 1e-3 * std::max(1.0F, std::abs(a[i])))
+          << "sequence " << s << " logit " << i;
     }
     for (std::ptrdiff_t row = 0; row < static_cast<std::ptrdiff_t>(sequences[s].size()); ++row) {
-      const auto first = std::max_element(a.begin() + row * vocab, a.begin() + (row + 1) * vocab) - a.begin();
-      const auto second = std::max_element(b.begin() + row * vocab, b.begin() + (row + 1) * vocab) - b.begin();
+      const auto first =
+          std::max_element(a.begin() + row * vocab, a.begin() + (row + 1) * vocab) - a.begin();
+      const auto second =
+          std::max_element(b.begin() + row * vocab, b.begin() + (row + 1) * vocab) - b.begin();
       EXPECT_EQ(first, second);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Dense, LayoutTest,
-    testing::Values(Layout{"llama", 2}, Layout{"llama", 3}, Layout{"llama", 4}, Layout{"llama", 1, 2},
-                    Layout{"llama", 2, 2}, Layout{"qwen3", 2}, Layout{"qwen3", 3}, Layout{"qwen3", 4, 2},
-                    Layout{"qwen2", 2}, Layout{"qwen2", 3}, Layout{"qwen2", 4}, Layout{"qwen2", 2, 2},
-                    Layout{"mistral", 3}, Layout{"mistral", 7}, Layout{"gemma2", 2}, Layout{"gemma3", 4, 2},
-                    Layout{"gemma3", 3}, Layout{"phi3", 2, 2}, Layout{"llama3", 4}));
-INSTANTIATE_TEST_SUITE_P(
-    Experts, LayoutTest,
-    testing::Values(Layout{"mixtral", 2}, Layout{"mixtral", 1, 1, 2}, Layout{"mixtral", 2, 1, 2},
-                    Layout{"mixtral", 1, 1, 4}, Layout{"mixtral", 2, 1, 1, true}, Layout{"mixtral", 1, 2, 2},
-                    Layout{"mixtral", 2, 1, 2, true}, Layout{"qwen2-moe", 2, 1, 2}, Layout{"qwen2-moe", 4},
-                    Layout{"qwen2-moe", 2, 1, 1, true}, Layout{"qwen2-moe-sparse", 1, 4},
-                    Layout{"qwen2-moe-sparse", 2, 2, 2}, Layout{"qwen3-moe", 3}, Layout{"qwen3-moe", 2, 1, 3},
-                    Layout{"qwen3-moe", 2, 2, 2}, Layout{"qwen3-moe", 3, 1, 1, true}));
+INSTANTIATE_TEST_SUITE_P(Dense,
+                         LayoutTest,
+                         testing::Values(Layout{"llama", 2},
+                                         Layout{"llama", 3},
+                                         Layout{"llama", 4},
+                                         Layout{"llama", 1, 2},
+                                         Layout{"llama", 2, 2},
+                                         Layout{"qwen3", 2},
+                                         Layout{"qwen3", 3},
+                                         Layout{"qwen3", 4, 2},
+                                         Layout{"qwen2", 2},
+                                         Layout{"qwen2", 3},
+                                         Layout{"qwen2", 4},
+                                         Layout{"qwen2", 2, 2},
+                                         Layout{"mistral", 3},
+                                         Layout{"mistral", 7},
+                                         Layout{"gemma2", 2},
+                                         Layout{"gemma3", 4, 2},
+                                         Layout{"gemma3", 3},
+                                         Layout{"phi3", 2, 2},
+                                         Layout{"llama3", 4}));
+INSTANTIATE_TEST_SUITE_P(Experts,
+                         LayoutTest,
+                         testing::Values(Layout{"mixtral", 2},
+                                         Layout{"mixtral", 1, 1, 2},
+                                         Layout{"mixtral", 2, 1, 2},
+                                         Layout{"mixtral", 1, 1, 4},
+                                         Layout{"mixtral", 2, 1, 1, true},
+                                         Layout{"mixtral", 1, 2, 2},
+                                         Layout{"mixtral", 2, 1, 2, true},
+                                         Layout{"qwen2-moe", 2, 1, 2},
+                                         Layout{"qwen2-moe", 4},
+                                         Layout{"qwen2-moe", 2, 1, 1, true},
+                                         Layout{"qwen2-moe-sparse", 1, 4},
+                                         Layout{"qwen2-moe-sparse", 2, 2, 2},
+                                         Layout{"qwen3-moe", 3},
+                                         Layout{"qwen3-moe", 2, 1, 3},
+                                         Layout{"qwen3-moe", 2, 2, 2},
+                                         Layout{"qwen3-moe", 3, 1, 1, true}));
 
 class BitwiseTest : public testing::TestWithParam<Layout> {};
 
@@ -147,10 +178,18 @@ TEST(ThreadsTest, TwoThreadsGiveTheBitsOfOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, BitwiseTest,
-                         testing::Values(Layout{"llama"}, Layout{"qwen2"}, Layout{"qwen3", 2}, Layout{"gemma2"},
-                                         Layout{"gemma3"}, Layout{"phi3-longrope"}, Layout{"mixtral"},
-                                         Layout{"qwen2-moe", 2}, Layout{"qwen3-moe", 1, 1, 2}, Layout{"mistral", 1, 2}));
+INSTANTIATE_TEST_SUITE_P(Families,
+                         BitwiseTest,
+                         testing::Values(Layout{"llama"},
+                                         Layout{"qwen2"},
+                                         Layout{"qwen3", 2},
+                                         Layout{"gemma2"},
+                                         Layout{"gemma3"},
+                                         Layout{"phi3-longrope"},
+                                         Layout{"mixtral"},
+                                         Layout{"qwen2-moe", 2},
+                                         Layout{"qwen3-moe", 1, 1, 2},
+                                         Layout{"mistral", 1, 2}));
 
 }  // namespace
 }  // namespace inferd::model

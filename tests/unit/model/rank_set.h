@@ -2,14 +2,14 @@
 // A replica of Ranks on threads of this process, and plans that drive it as an engine would.
 #pragma once
 
+#include "model/rank.h"
+#include "unit/model/harness.h"
+
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "model/rank.h"
-#include "unit/model/harness.h"
 
 namespace inferd::model {
 
@@ -24,7 +24,8 @@ struct RankSetOptions {
 
 class RankSet {
  public:
-  static Result<std::unique_ptr<RankSet>> Make(const std::string& path, const RankSetOptions& options);
+  static Result<std::unique_ptr<RankSet>> Make(const std::string& path,
+                                               const RankSetOptions& options);
 
   Result<> Join(std::uint64_t generation);
   /// Runs all plans on all ranks, each at its own pace; results of the samplers, by (step, group).
@@ -39,9 +40,9 @@ class RankSet {
   std::vector<RankComms> no_comms_;
 };
 
-/// Plans for sequences that are prefilled in chunks and then decode, one token a step, reading tokens still in flight.
-/// Sequence s is row s / ep of group s % ep and has pages of its own; it takes part in steps with step % turns ==
-/// s % turns, as micro-batches of a pipeline do.
+/// Plans for sequences that are prefilled in chunks and then decode, one token a step, reading
+/// tokens still in flight. Sequence s is row s / ep of group s % ep and has pages of its own; it
+/// takes part in steps with step % turns == s % turns, as micro-batches of a pipeline do.
 struct Generation {
   std::uint64_t generation = 1;
   int groups = 1;
@@ -55,6 +56,8 @@ std::vector<spec::StepPlan> PlanGeneration(const std::vector<std::vector<std::in
                                            const Generation& generation);
 
 /// Tokens per sequence in the order they were sampled.
-std::vector<std::vector<std::int32_t>> TokensOf(const RankSet::Results& results, std::size_t sequences, int groups);
+std::vector<std::vector<std::int32_t>> TokensOf(const RankSet::Results& results,
+                                                std::size_t sequences,
+                                                int groups);
 
 }  // namespace inferd::model

@@ -7,7 +7,8 @@
 
 namespace inferd::model {
 
-Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path, const RankSetOptions& options) {
+Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
+                                               const RankSetOptions& options) {
   auto set = std::make_unique<RankSet>();
   INFERD_ASSIGN(const store::Model model, store::OpenModel(path));
   INFERD_ASSIGN(set->plans_, spec::PlanShards(model.spec, options.parallel, model.cut));
@@ -73,7 +74,8 @@ std::vector<spec::StepPlan> PlanGeneration(const std::vector<std::vector<std::in
     plan.step = step;
     for (std::size_t s = 0; s < prompts.size(); ++s) {
       State& state = states[s];
-      if (!unfinished(state) || static_cast<std::int64_t>(s) % generation.turns != step % generation.turns) {
+      if (!unfinished(state) ||
+          static_cast<std::int64_t>(s) % generation.turns != step % generation.turns) {
         continue;
       }
       spec::RowWork work;
@@ -90,13 +92,16 @@ std::vector<spec::StepPlan> PlanGeneration(const std::vector<std::vector<std::in
         open.sampling = sampling[s];
         work.reset_pages = true;
         for (std::int32_t i = 0; i < generation.pages_per_sequence; ++i) {
-          const std::int32_t page = static_cast<std::int32_t>(s) * generation.pages_per_sequence + i;
+          const std::int32_t page =
+              static_cast<std::int32_t>(s) * generation.pages_per_sequence + i;
           work.new_pages.push_back(page);
           plan.fresh_pages.emplace_back(work.group, page);
         }
       }
       const bool decodes = state.done >= prompt_size;
-      work.count = decodes ? 1 : static_cast<std::int32_t>(std::min<std::int64_t>(generation.chunk, prompt_size - state.done));
+      work.count = decodes ? 1
+                           : static_cast<std::int32_t>(std::min<std::int64_t>(
+                                 generation.chunk, prompt_size - state.done));
       work.input_step = decodes ? state.last_step : -1;
       work.sample = work.start + work.count >= prompt_size;
       state.done += work.count;
@@ -108,11 +113,14 @@ std::vector<spec::StepPlan> PlanGeneration(const std::vector<std::vector<std::in
   return plans;
 }
 
-std::vector<std::vector<std::int32_t>> TokensOf(const RankSet::Results& results, std::size_t sequences, int groups) {
+std::vector<std::vector<std::int32_t>> TokensOf(const RankSet::Results& results,
+                                                std::size_t sequences,
+                                                int groups) {
   std::vector<std::vector<std::int32_t>> tokens(sequences);
   for (const auto& [key, result] : results) {
     for (const spec::SampledToken& sampled : result.sampled) {
-      tokens[static_cast<std::size_t>(sampled.row * groups + sampled.group)].push_back(sampled.token);
+      tokens[static_cast<std::size_t>(sampled.row * groups + sampled.group)].push_back(
+          sampled.token);
     }
   }
   return tokens;

@@ -2,13 +2,13 @@
 // Steps through Rank, from plans to sampled tokens, alone and in every kind of group.
 #include "model/rank.h"
 
+#include "unit/model/rank_set.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 #include <thread>
-
-#include "unit/model/rank_set.h"
 
 namespace inferd::model {
 namespace {
@@ -50,7 +50,8 @@ void PrintTo(const Layout& layout, std::ostream* out) {
 
 class RankLayoutTest : public testing::TestWithParam<Layout> {};
 
-// Six sequences of different lengths, prefill mixed with decode, tokens read while they are in flight.
+// Six sequences of different lengths, prefill mixed with decode, tokens read while they are in
+// flight.
 TEST_P(RankLayoutTest, GreedyTokensEqualTheReference) {
   const Layout& layout = GetParam();
   const std::string family = layout.path.substr(0, layout.path.find('/'));
@@ -84,12 +85,21 @@ TEST_P(RankLayoutTest, GreedyTokensEqualTheReference) {
   EXPECT_EQ(tokens[0], tokens[3]) << "equal sequences in different rows, steps and groups";
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, RankLayoutTest,
-                         testing::Values(Layout{"llama"}, Layout{"qwen2"}, Layout{"qwen2/model.gguf"},
-                                         Layout{"llama/model.gguf", 2}, Layout{"qwen3", 3}, Layout{"llama", 4},
-                                         Layout{"qwen3", 1, 2}, Layout{"qwen3", 2, 2}, Layout{"gemma3", 2, 2},
-                                         Layout{"mixtral", 2, 1, 2}, Layout{"mixtral", 2, 1, 1, true},
-                                         Layout{"qwen3-moe", 1, 2, 2}, Layout{"qwen2-moe", 2, 2, 2}));
+INSTANTIATE_TEST_SUITE_P(Layouts,
+                         RankLayoutTest,
+                         testing::Values(Layout{"llama"},
+                                         Layout{"qwen2"},
+                                         Layout{"qwen2/model.gguf"},
+                                         Layout{"llama/model.gguf", 2},
+                                         Layout{"qwen3", 3},
+                                         Layout{"llama", 4},
+                                         Layout{"qwen3", 1, 2},
+                                         Layout{"qwen3", 2, 2},
+                                         Layout{"gemma3", 2, 2},
+                                         Layout{"mixtral", 2, 1, 2},
+                                         Layout{"mixtral", 2, 1, 1, true},
+                                         Layout{"qwen3-moe", 1, 2, 2},
+                                         Layout{"qwen2-moe", 2, 2, 2}));
 
 TEST(RankTest, ReplayContinuesTheSameRandomTokens) {
   const auto set = MakeSet(DataPath("qwen3"), {});
@@ -101,7 +111,8 @@ TEST(RankTest, ReplayContinuesTheSameRandomTokens) {
   params.top_p = 0.95;
   const std::vector<std::int32_t> prompt = GoldenPrompt("qwen3", 20);
   Generation generation;
-  const auto all = TokensOf(RunOrFail(*set, PlanGeneration({prompt}, {params}, generation)), 1, 1)[0];
+  const auto all =
+      TokensOf(RunOrFail(*set, PlanGeneration({prompt}, {params}, generation)), 1, 1)[0];
   ASSERT_EQ(all.size(), 8U);
   ASSERT_TRUE(set->Join(2).ok());
   std::vector<std::int32_t> replayed = prompt;
@@ -159,7 +170,8 @@ TEST(RankTest, PromptLogprobsInSmallPieces) {
   const std::vector<std::int32_t> prompt = GoldenPrompt("llama", 40);
   spec::SamplingParams params = Greedy();
   params.prompt_logprobs = 3;
-  const auto results = RunOrFail(*set, PlanGeneration({prompt}, {params}, {.chunk = 16, .new_tokens = 2}));
+  const auto results =
+      RunOrFail(*set, PlanGeneration({prompt}, {params}, {.chunk = 16, .new_tokens = 2}));
   std::vector<spec::SampledToken> scores;
   for (const auto& [key, result] : results) {
     for (const spec::PromptLogprobs& part : result.prompt_logprobs) {
@@ -175,7 +187,8 @@ TEST(RankTest, PromptLogprobsInSmallPieces) {
     for (std::size_t v = 0; v < vocab; ++v) {
       sum += std::exp(static_cast<double>(logits[i * vocab + v]));
     }
-    const double expected = logits[i * vocab + static_cast<std::size_t>(prompt[i + 1])] - std::log(sum);
+    const double expected =
+        logits[i * vocab + static_cast<std::size_t>(prompt[i + 1])] - std::log(sum);
     EXPECT_EQ(scores[i].token, prompt[i + 1]);
     EXPECT_NEAR(scores[i].logprob, expected, 2e-3) << i;
     EXPECT_EQ(scores[i].top.size(), 3U);
@@ -210,7 +223,8 @@ TEST(RankTest, CountsTokensPerExpert) {
   ASSERT_NE(set, nullptr);
   const std::vector<std::int32_t> prompt = GoldenPrompt("mixtral", 10);
   // One sequence: the second group has no rows, but its experts work.
-  auto results = RunOrFail(*set, PlanGeneration({prompt}, {Greedy()}, {.groups = 2, .new_tokens = 1}));
+  auto results =
+      RunOrFail(*set, PlanGeneration({prompt}, {Greedy()}, {.groups = 2, .new_tokens = 1}));
   std::int64_t total = 0;
   for (const std::int32_t group : {0, 1}) {
     const auto& tokens = results[{0, group}].expert_tokens;
@@ -232,7 +246,10 @@ TEST(RankTest, RefusesPlansItCannotObey) {
   spec::StepPlan unknown = plans[1];
   unknown.work[0].row = 5;
   EXPECT_FALSE(set->rank(0).Run(unknown).ok()) << "a row that is not open";
-  EXPECT_FALSE(set->rank(0).Join(2, {.tp = std::move(comm::MakeFakeGroup(2)[0]), .ep = {}, .pp = {}, .ids = {}}).ok())
+  EXPECT_FALSE(
+      set->rank(0)
+          .Join(2, {.tp = std::move(comm::MakeFakeGroup(2)[0]), .ep = {}, .pp = {}, .ids = {}})
+          .ok())
       << "a group of two for a plan of one";
   EXPECT_FALSE(set->rank(0).Run(plans[0]).ok()) << "not joined";
 }
@@ -250,7 +267,10 @@ TEST(RankTest, AbortWakesARankThatWaitsForItsPeer) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code(), Code::kAborted);
   ASSERT_TRUE(set->Join(2).ok()) << "a new generation works again";
-  EXPECT_EQ(RunOrFail(*set, PlanGeneration({{1, 2, 3}}, {Greedy()}, {.generation = 2, .new_tokens = 1})).size(), 1U);
+  EXPECT_EQ(
+      RunOrFail(*set, PlanGeneration({{1, 2, 3}}, {Greedy()}, {.generation = 2, .new_tokens = 1}))
+          .size(),
+      1U);
 }
 
 }  // namespace

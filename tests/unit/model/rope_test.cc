@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frequencies against values worked out by hand; the families' golden logits compare the kinds with transformers.
+// Frequencies against values worked out by hand; the families' golden logits compare the kinds with
+// transformers.
 #include "model/rope.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +56,8 @@ TEST(RopeTest, Llama3KeepsShortWavesAndDividesLongOnes) {
   EXPECT_FLOAT_EQ(f.inverse[3], 0.001F / 8);
   rope.original_max_position = 1600;  // the wave of 2 pi / 0.01 = 628 lies between 400 and 1600
   const double smooth = (1600 / (200 * std::numbers::pi) - 1) / 3;
-  EXPECT_NEAR(MakeRopeFrequencies(rope, 4096).inverse[2], (1 - smooth) * 0.01 / 8 + smooth * 0.01, 1e-8);
+  EXPECT_NEAR(
+      MakeRopeFrequencies(rope, 4096).inverse[2], (1 - smooth) * 0.01 / 8 + smooth * 0.01, 1e-8);
 }
 
 TEST(RopeTest, LongRopePicksFactorsByModelLength) {
@@ -79,7 +81,8 @@ TEST(RopeTest, YarnScale) {
   EXPECT_NEAR(MakeRopeFrequencies(rope, 64).scale, 1 + 0.1 * std::log(4), 1e-6);
   rope.mscale = 2;
   rope.mscale_all_dim = 1;
-  EXPECT_NEAR(MakeRopeFrequencies(rope, 64).scale, (1 + 0.2 * std::log(4)) / (1 + 0.1 * std::log(4)), 1e-6);
+  EXPECT_NEAR(
+      MakeRopeFrequencies(rope, 64).scale, (1 + 0.2 * std::log(4)) / (1 + 0.1 * std::log(4)), 1e-6);
   rope.attention_factor = 1.5;
   EXPECT_FLOAT_EQ(MakeRopeFrequencies(rope, 64).scale, 1.5F);
 }

@@ -6,8 +6,12 @@
 namespace inferd::model {
 namespace {
 
-constexpr RowLimits kLimits = {
-    .group = 1, .max_num_seqs = 2, .max_batched_tokens = 8, .max_model_len = 20, .kv_pages = 5, .page_tokens = 4};
+constexpr RowLimits kLimits = {.group = 1,
+                               .max_num_seqs = 2,
+                               .max_batched_tokens = 8,
+                               .max_model_len = 20,
+                               .kv_pages = 5,
+                               .page_tokens = 4};
 
 spec::OpenRow Open(std::int32_t row, std::vector<std::int32_t> tokens) {
   spec::OpenRow open;
@@ -18,7 +22,10 @@ spec::OpenRow Open(std::int32_t row, std::vector<std::int32_t> tokens) {
   return open;
 }
 
-spec::RowWork Work(std::int32_t row, std::int64_t start, std::int32_t count, std::vector<std::int32_t> pages) {
+spec::RowWork Work(std::int32_t row,
+                   std::int64_t start,
+                   std::int32_t count,
+                   std::vector<std::int32_t> pages) {
   spec::RowWork work;
   work.row = row;
   work.group = 1;

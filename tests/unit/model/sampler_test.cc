@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/sampler.h"
 
+#include "model/logits.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +11,6 @@
 #include <map>
 #include <numeric>
 #include <random>
-
-#include "model/logits.h"
 
 namespace inferd::model {
 namespace {
@@ -25,15 +25,18 @@ std::vector<float> RandomLogits(std::size_t count, std::uint32_t seed, float spr
   return logits;
 }
 
-spec::SampledToken Sample(std::vector<float> logits, const SamplingParams& params,
-                          std::vector<std::int32_t> tokens = {}, std::int64_t num_prompt = 0, std::int64_t position = 0) {
+spec::SampledToken Sample(std::vector<float> logits,
+                          const SamplingParams& params,
+                          std::vector<std::int32_t> tokens = {},
+                          std::int64_t num_prompt = 0,
+                          std::int64_t position = 0) {
   const SamplingState state(params, tokens, num_prompt);
   const std::vector<float> before = logits;
   spec::SampledToken out;
   SampleToken(logits, state, position, &out);
-  EXPECT_TRUE(std::equal(before.begin(), before.end(), logits.begin(),
-                         [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }))
-      << "the row must have its old values afterwards";
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), logits.begin(), [](float a, float b) {
+    return a == b || (std::isnan(a) && std::isnan(b));
+  })) << "the row must have its old values afterwards";
   return out;
 }
 
@@ -60,12 +63,14 @@ TEST(SamplerTest, GreedyTakesTheLowestIdOfATie) {
     std::vector<float> logits(size, -1.0F);
     logits[size / 2] = 2;
     logits[size - 1] = 2;
-    EXPECT_EQ(Sample(logits, Greedy()).token, static_cast<std::int32_t>(size == 1 ? 0 : size / 2)) << size;
+    EXPECT_EQ(Sample(logits, Greedy()).token, static_cast<std::int32_t>(size == 1 ? 0 : size / 2))
+        << size;
   }
 }
 
 TEST(SamplerTest, NanAndInfinityFailTheRow) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (const std::size_t at : {0U, 5U, 40U, 42U}) {
       std::vector<float> logits = RandomLogits(43, 1);
@@ -109,7 +114,9 @@ TEST(SamplerTest, LogprobsAreOfTheRawDistribution) {
     sum += std::exp(static_cast<double>(x));
   }
   EXPECT_NEAR(out.logprob, logits[17] - std::log(sum), 1e-5);
-  EXPECT_EQ(out.rank, 1 + std::count_if(logits.begin(), logits.end(), [&](float x) { return x > logits[17]; }));
+  EXPECT_EQ(out.rank, 1 + std::count_if(logits.begin(), logits.end(), [&](float x) {
+                        return x > logits[17];
+                      }));
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
@@ -153,7 +160,8 @@ TEST(SamplerTest, RepetitionSeesPromptAndOutputAndSigns) {
   params.repetition_penalty = 1.5;
   EXPECT_EQ(Sample({3, 2.5F}, params, {0}, 1).token, 1) << "prompt";
   EXPECT_EQ(Sample({3, 2.5F}, params, {1, 0}, 1).token, 0) << "both tokens are divided";
-  EXPECT_EQ(Sample({-1, -1.2F}, params, {0}, 1).token, 1) << "a negative logit grows away from zero";
+  EXPECT_EQ(Sample({-1, -1.2F}, params, {0}, 1).token, 1)
+      << "a negative logit grows away from zero";
 }
 
 TEST(SamplerTest, AddOutputEqualsReplay) {
@@ -192,7 +200,10 @@ TEST(SamplerTest, SeedAndPositionFixTheToken) {
   for (std::int64_t position = 0; position < 200; ++position) {
     SamplingParams other = params;
     other.seed = 99;
-    same += Sample(logits, params, {}, 0, position).token == Sample(logits, other, {}, 0, position).token ? 1 : 0;
+    same += Sample(logits, params, {}, 0, position).token ==
+                    Sample(logits, other, {}, 0, position).token
+                ? 1
+                : 0;
   }
   EXPECT_LT(same, 40);
 }
@@ -212,10 +223,12 @@ TEST(SamplerTest, RandomNumbersAreUniform) {
 }
 
 // Plain formulation: softmax, sort, cut by count, by mass, by share of the peak.
-std::vector<double> ReferenceDistribution(const std::vector<float>& logits, const SamplingParams& params) {
+std::vector<double> ReferenceDistribution(const std::vector<float>& logits,
+                                          const SamplingParams& params) {
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  std::stable_sort(
+      order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
   if (params.top_k > 0) {
     order.resize(std::min(order.size(), static_cast<std::size_t>(params.top_k)));
   }

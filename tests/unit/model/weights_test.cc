@@ -2,15 +2,15 @@
 // Loading of slices: sizes, progress, and damaged files refused by tensor name.
 #include "model/weights.h"
 
+#include "model/stored_values.h"
+#include "unit/model/harness.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-
-#include "model/stored_values.h"
-#include "unit/model/harness.h"
 
 namespace inferd::model {
 namespace {
@@ -61,7 +61,8 @@ TEST(WeightsTest, OnlyTheFirstRankAddsOutputBiases) {
     auto weights = LoadWeights(*model, plan, *device, {});
     ASSERT_TRUE(weights.ok());
     const LayerWeights& layer = weights->layers[0];
-    EXPECT_EQ(static_cast<std::int64_t>(layer.q_bias.size()), plan.q_heads.size() * model->spec.head_dim);
+    EXPECT_EQ(static_cast<std::int64_t>(layer.q_bias.size()),
+              plan.q_heads.size() * model->spec.head_dim);
     EXPECT_TRUE(layer.o_bias.empty());
     EXPECT_EQ(weights->embedding.count, plan.vocab.size());
     EXPECT_EQ(weights->head->n(), plan.vocab.size());
@@ -72,7 +73,8 @@ TEST(WeightsTest, OnlyTheFirstRankAddsOutputBiases) {
 class DamagedModel {
  public:
   explicit DamagedModel(const std::string& tensor) {
-    folder_ = std::filesystem::temp_directory_path() / ("inferd-weights-test-" + std::to_string(getpid()));
+    folder_ = std::filesystem::temp_directory_path() /
+              ("inferd-weights-test-" + std::to_string(getpid()));
     std::filesystem::remove_all(folder_);
     std::filesystem::copy(DataPath("llama"), folder_);
     std::filesystem::remove(folder_ / "model.gguf");
@@ -80,7 +82,8 @@ class DamagedModel {
     EXPECT_TRUE(model.ok());
     const store::TensorInfo* info = model->tensors.Find(tensor);
     EXPECT_NE(info, nullptr) << tensor;
-    std::fstream file(model->tensors.FileOf(*info), std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(model->tensors.FileOf(*info),
+                      std::ios::in | std::ios::out | std::ios::binary);
     const std::uint32_t nan = 0x7FC00000;
     file.seekp(static_cast<std::streamoff>(info->offset + 4 * 5));
     file.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
@@ -94,8 +97,11 @@ class DamagedModel {
 
 TEST(WeightsTest, NanIsRefusedByTensorName) {
   const auto device = MakeDevice();
-  for (const std::string tensor : {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight",
-                                   "model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight",
+  for (const std::string tensor : {"model.embed_tokens.weight",
+                                   "model.norm.weight",
+                                   "lm_head.weight",
+                                   "model.layers.1.self_attn.k_proj.weight",
+                                   "model.layers.0.mlp.down_proj.weight",
                                    "model.layers.1.input_layernorm.weight"}) {
     const DamagedModel damaged(tensor);
     auto model = store::OpenModel(damaged.path());
@@ -104,7 +110,8 @@ TEST(WeightsTest, NanIsRefusedByTensorName) {
     ASSERT_TRUE(plans.ok());
     auto weights = LoadWeights(*model, (*plans)[0], *device, {});
     ASSERT_FALSE(weights.ok()) << tensor;
-    EXPECT_NE(weights.error().message().find(tensor), std::string::npos) << weights.error().message();
+    EXPECT_NE(weights.error().message().find(tensor), std::string::npos)
+        << weights.error().message();
     EXPECT_EQ(weights.error().code(), Code::kDataLoss);
   }
 }
@@ -125,7 +132,8 @@ TEST(StoredValuesTest, FindsTheFirstBadValue) {
   values[600] = 0xFC00;  // -infinity
   values[650] = 0x7E00;
   EXPECT_EQ(FirstNonFinite(DType::kF16, bytes), 600);
-  EXPECT_EQ(FirstNonFinite(DType::kBF16, bytes), std::nullopt) << "0xFC00 is a large number in bf16";
+  EXPECT_EQ(FirstNonFinite(DType::kBF16, bytes), std::nullopt)
+      << "0xFC00 is a large number in bf16";
 }
 
 }  // namespace
