@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the queue to a row: strictly in order of RunsBefore, so the head of the queue is never overtaken. A sequence gets
-// pages for all its known tokens at once; only decoding can run out of pages later.
-#include <algorithm>
-#include <cstddef>
-
+// From the queue to a row: strictly in order of RunsBefore, so the head of the queue is never
+// overtaken. A sequence gets pages for all its known tokens at once; only decoding can run out of
+// pages later.
 #include "base/check.h"
 #include "engine/scheduler_impl.h"
+
+#include <algorithm>
+#include <cstddef>
 
 namespace inferd::engine {
 namespace {
@@ -20,8 +21,9 @@ void InsertSorted(Sequence* sequence, std::vector<Sequence*>* list) {
 
 }  // namespace
 
-// Newcomers only as fast as prefill goes on: a waiting sequence holds no pages. Two at least, so that a short prompt can
-// pass a long one, and at once what runs before one that is being prefilled.
+// Newcomers only as fast as prefill goes on: a waiting sequence holds no pages. Two at least, so
+// that a short prompt can pass a long one, and at once what runs before one that is being
+// prefilled.
 bool Scheduler::Impl::HasPlaceFor(const Group& group, const Sequence& sequence) const {
   return group.budget > 0 && (group.prefilling.size() < 2 || group.prefill_backlog < group.budget ||
                               RunsBefore()(&sequence, group.prefilling.back()));
@@ -43,7 +45,8 @@ void Scheduler::Impl::Admit() {
   }
 }
 
-// Tries the groups from the cheapest: tokens left to compute there, for this sequence and those before it.
+// Tries the groups from the cheapest: tokens left to compute there, for this sequence and those
+// before it.
 bool Scheduler::Impl::TryAdmit(Sequence* sequence) {
   const auto num_tokens = static_cast<std::int64_t>(sequence->tokens.size());
   if (options_.prefix_cache) {
@@ -55,15 +58,18 @@ bool Scheduler::Impl::TryAdmit(Sequence* sequence) {
   std::vector<std::pair<std::int64_t, std::int32_t>> order;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const Group& group = *groups_[i];
-    group.blocks.Lookup(sequence->keys, sequence->tokens, (num_tokens - 1) / options_.page_size, &prefix_);
-    const std::int64_t cached = static_cast<std::int64_t>(prefix_.pages.size()) * options_.page_size;
+    group.blocks.Lookup(
+        sequence->keys, sequence->tokens, (num_tokens - 1) / options_.page_size, &prefix_);
+    const std::int64_t cached =
+        static_cast<std::int64_t>(prefix_.pages.size()) * options_.page_size;
     const std::int64_t running = static_cast<std::int64_t>(group.running.size());
     order.emplace_back(num_tokens - cached + group.prefill_backlog + kRunningCost * running,
                        static_cast<std::int32_t>(i));
   }
   std::sort(order.begin(), order.end());
-  return std::any_of(order.begin(), order.end(),
-                     [&](const auto& item) { return TryAdmitTo(sequence, item.second); });
+  return std::any_of(order.begin(), order.end(), [&](const auto& item) {
+    return TryAdmitTo(sequence, item.second);
+  });
 }
 
 bool Scheduler::Impl::TryAdmitTo(Sequence* sequence, std::int32_t group_index) {
@@ -72,13 +78,15 @@ bool Scheduler::Impl::TryAdmitTo(Sequence* sequence, std::int32_t group_index) {
     return false;
   }
   const auto num_tokens = static_cast<std::int64_t>(sequence->tokens.size());
-  const std::int64_t limit = sequence->wants_prompt_logprobs() ? 0 : (num_tokens - 1) / options_.page_size;
+  const std::int64_t limit =
+      sequence->wants_prompt_logprobs() ? 0 : (num_tokens - 1) / options_.page_size;
   group.blocks.Lookup(sequence->keys, sequence->tokens, limit, &prefix_);
   group.blocks.Acquire(prefix_.pages);
   const auto num_hits = static_cast<std::int64_t>(prefix_.pages.size());
   const std::int64_t needed = PagesOf(num_tokens) - num_hits;
   // A page for each running sequence to grow into; else the newcomer would soon be preempted again.
-  const std::int64_t kept = std::min(static_cast<std::int64_t>(group.running.size()), options_.num_pages / 16);
+  const std::int64_t kept =
+      std::min(static_cast<std::int64_t>(group.running.size()), options_.num_pages / 16);
   if (group.blocks.num_available() < needed + kept) {
     group.blocks.Release(prefix_.pages);
     return false;
@@ -114,20 +122,23 @@ bool Scheduler::Impl::TryAdmitTo(Sequence* sequence, std::int32_t group_index) {
   return true;
 }
 
-// Makes room for the head of the queue by taking rows from sequences of strictly worse priority. Returns whether room is
-// on its way; it comes at the next plan at the earliest.
+// Makes room for the head of the queue by taking rows from sequences of strictly worse priority.
+// Returns whether room is on its way; it comes at the next plan at the earliest.
 bool Scheduler::Impl::PreemptFor(const Sequence& sequence) {
   Group* chosen = nullptr;
   for (auto& group : groups_) {
     if (group->draining_pages > 0) {
       return true;  // see first what comes back by itself
     }
-    if (!group->running.empty() && (chosen == nullptr || RunsBefore()(chosen->running.back(), group->running.back()))) {
+    if (!group->running.empty() &&
+        (chosen == nullptr || RunsBefore()(chosen->running.back(), group->running.back()))) {
       chosen = group.get();
     }
   }
   const std::int64_t priority = sequence.request.priority;
-  const auto is_worse = [priority](const Sequence* other) { return other->request.priority > priority; };
+  const auto is_worse = [priority](const Sequence* other) {
+    return other->request.priority > priority;
+  };
   if (chosen == nullptr || !is_worse(chosen->running.back())) {
     return false;
   }
@@ -141,8 +152,8 @@ bool Scheduler::Impl::PreemptFor(const Sequence& sequence) {
   }
   do {
     Preempt(chosen->running.back());
-  } while (chosen->blocks.num_available() + chosen->draining_pages < needed && !chosen->running.empty() &&
-           is_worse(chosen->running.back()));
+  } while (chosen->blocks.num_available() + chosen->draining_pages < needed &&
+           !chosen->running.empty() && is_worse(chosen->running.back()));
   return true;
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/block_manager.h"
 
+#include "base/check.h"
+#include "base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
-
-#include "base/check.h"
-#include "base/error.h"
 
 namespace inferd::engine {
 namespace {
@@ -44,8 +44,10 @@ void BlockManager::Lookup(std::span<const Hash128> keys,
   prefix->pages.clear();
   prefix->serial = kRoot;
   const std::size_t page_size = static_cast<std::size_t>(page_size_);
-  const std::size_t limit = std::min({keys.size(), tokens.size() / page_size,
-                                      static_cast<std::size_t>(std::max<std::int64_t>(max_blocks, 0))});
+  const std::size_t limit =
+      std::min({keys.size(),
+                tokens.size() / page_size,
+                static_cast<std::size_t>(std::max<std::int64_t>(max_blocks, 0))});
   // In batches, so that the cache misses of several blocks overlap.
   std::array<std::uint32_t, kLookupBatch> found{};
   for (std::size_t begin = 0; begin < limit; begin += kLookupBatch) {
@@ -92,7 +94,8 @@ std::int32_t BlockManager::TakeFree(std::int32_t page) {
   return page;
 }
 
-// Next fit: from the cursor on, the first run of free pages that is long enough, else the longest of a few.
+// Next fit: from the cursor on, the first run of free pages that is long enough, else the longest
+// of a few.
 std::int64_t BlockManager::FindRun(std::int64_t count, std::int64_t* length) const {
   std::int64_t best = -1;
   *length = 0;
@@ -126,7 +129,9 @@ std::int64_t BlockManager::FindRun(std::int64_t count, std::int64_t* length) con
   return best;
 }
 
-bool BlockManager::Allocate(std::int64_t count, std::int64_t spare, std::vector<std::int32_t>* pages) {
+bool BlockManager::Allocate(std::int64_t count,
+                            std::int64_t spare,
+                            std::vector<std::int32_t>* pages) {
   if (count > num_available()) {
     return false;
   }
@@ -261,8 +266,15 @@ Result<> BlockManager::Audit() const {
   }
   if (free != num_free_ || cached != num_cached_ || listed != cached ||
       findable != static_cast<std::int64_t>(index_.size())) {
-    return Internal("page counts disagree: free {} of {}, cached {} of {}, listed {}, findable {} of {}", free,
-                    num_free_, cached, num_cached_, listed, findable, index_.size());
+    return Internal(
+        "page counts disagree: free {} of {}, cached {} of {}, listed {}, findable {} of {}",
+        free,
+        num_free_,
+        cached,
+        num_cached_,
+        listed,
+        findable,
+        index_.size());
   }
   return {};
 }

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV pages of one expert group: who holds them, and which of them carry a prefix worth keeping. Deals in page
-// numbers only; the bytes are the workers'.
+// The KV pages of one expert group: who holds them, and which of them carry a prefix worth keeping.
+// Deals in page numbers only; the bytes are the workers'.
 #pragma once
-
-#include <cstdint>
-#include <span>
-#include <vector>
 
 #include "engine/hash_index.h"
 #include "engine/page_bitmap.h"
 #include "engine/prefix_hasher.h"
 #include "inferd/result.h"
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 namespace inferd::engine {
 
 /// Every page is in one of three states, and free + cached + used = total at all times:
 ///   used    referenced by one sequence or more; may also be in the prefix cache
-///   cached  referenced by none, contents valid and findable by key; the least recently used is evicted first
-///   free    referenced by none, contents worthless
+///   cached  referenced by none, contents valid and findable by key; the least recently used is
+///   evicted first free    referenced by none, contents worthless
 ///
-/// A cached block has a serial number, new each time a block enters the cache, and the serial of its parent block.
-/// A hit needs key, parent serial and all tokens to agree, so neither a hash collision nor an evicted parent can
-/// lead to foreign contents. Owner: the scheduler of the group.
+/// A cached block has a serial number, new each time a block enters the cache, and the serial of
+/// its parent block. A hit needs key, parent serial and all tokens to agree, so neither a hash
+/// collision nor an evicted parent can lead to foreign contents. Owner: the scheduler of the group.
 class BlockManager {
  public:
   /// Serial of "no block before this one".
@@ -36,7 +36,8 @@ class BlockManager {
     std::uint64_t serial = kRoot;     // of the last of them
   };
 
-  /// The longest cached chain, at most `max_blocks`. Takes no references: follow with Acquire() before anything else.
+  /// The longest cached chain, at most `max_blocks`. Takes no references: follow with Acquire()
+  /// before anything else.
   void Lookup(std::span<const Hash128> keys,
               std::span<const std::int32_t> tokens,
               std::int64_t max_blocks,
@@ -45,18 +46,21 @@ class BlockManager {
   /// Adds a reference to each page.
   void Acquire(std::span<const std::int32_t> pages);
 
-  /// Appends `count` pages with one reference each to `pages`, evicting cached ones if needed; all or nothing. Prefers
-  /// pages adjacent to the last of `pages`; a new run leaves about `spare` pages of room behind it.
+  /// Appends `count` pages with one reference each to `pages`, evicting cached ones if needed; all
+  /// or nothing. Prefers pages adjacent to the last of `pages`; a new run leaves about `spare`
+  /// pages of room behind it.
   bool Allocate(std::int64_t count, std::int64_t spare, std::vector<std::int32_t>* pages);
 
-  /// The block in `page` is computed: makes it findable. Returns the serial to pass as `parent` for the next block. If
-  /// an equal block is cached already, `page` stays uncached and the other's serial is returned.
+  /// The block in `page` is computed: makes it findable. Returns the serial to pass as `parent` for
+  /// the next block. If an equal block is cached already, `page` stays uncached and the other's
+  /// serial is returned.
   std::uint64_t Commit(std::int32_t page,
                        const Hash128& key,
                        std::span<const std::int32_t> tokens,
                        std::uint64_t parent);
 
-  /// Drops one reference of each page, last first, so that the ends of chains are evicted before their beginnings.
+  /// Drops one reference of each page, last first, so that the ends of chains are evicted before
+  /// their beginnings.
   void Release(std::span<const std::int32_t> pages);
 
   std::int64_t num_total() const { return static_cast<std::int64_t>(blocks_.size()); }

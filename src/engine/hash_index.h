@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open-addressing map from Hash128 to a small number, of fixed capacity: one cache line a look-up, flat in its size.
+// Open-addressing map from Hash128 to a small number, of fixed capacity: one cache line a look-up,
+// flat in its size.
 #pragma once
+
+#include "engine/prefix_hasher.h"
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "engine/prefix_hasher.h"
 
 namespace inferd::engine {
 
@@ -47,7 +48,8 @@ class HashIndex {
   void Erase(const Hash128& key) {
     std::size_t hole = key.low & mask_;
     while (entries_[hole].value != kNone &&
-           !(entries_[hole].low == key.low && entries_[hole].high == static_cast<std::uint32_t>(key.high))) {
+           !(entries_[hole].low == key.low &&
+             entries_[hole].high == static_cast<std::uint32_t>(key.high))) {
       hole = (hole + 1) & mask_;
     }
     if (entries_[hole].value == kNone) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of page numbers as a tree of bit words: set, clear and "next member from here" in a few loads, whatever the size.
+// A set of page numbers as a tree of bit words: set, clear and "next member from here" in a few
+// loads, whatever the size.
 #pragma once
 
 #include <bit>
@@ -28,7 +29,9 @@ class PageBitmap {
     }
   }
 
-  bool Contains(std::int64_t i) const { return i >= 0 && i < size_ && (Word(0, i) >> (i & 63) & 1) != 0; }
+  bool Contains(std::int64_t i) const {
+    return i >= 0 && i < size_ && (Word(0, i) >> (i & 63) & 1) != 0;
+  }
 
   void Insert(std::int64_t i) {
     for (auto& level : levels_) {
@@ -82,7 +85,8 @@ class PageBitmap {
   }
 
   std::int64_t size_;
-  std::vector<std::vector<std::uint64_t>> levels_;  // [0]: one bit a page; [n]: one bit a word of [n - 1]
+  std::vector<std::vector<std::uint64_t>>
+      levels_;  // [0]: one bit a page; [n]: one bit a word of [n - 1]
 };
 
 }  // namespace inferd::engine

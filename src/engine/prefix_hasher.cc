@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/prefix_hasher.h"
 
+#include "engine/siphash.h"
+
 #include <cstddef>
 #include <cstring>
 #include <random>
 
-#include "engine/siphash.h"
-
 namespace inferd::engine {
 namespace {
 
-// One round less than the usual 2-4 in each part: still a keyed function without known attacks, and a hit compares
-// the tokens anyway.
+// One round less than the usual 2-4 in each part: still a keyed function without known attacks, and
+// a hit compares the tokens anyway.
 using BlockHash = SipHash128<1, 3>;
 
 Hash128 RootKey(Hash128 secret, std::string_view salt) {

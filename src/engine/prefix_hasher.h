@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of full blocks for the prefix cache and the router: a chain of keyed 128-bit hashes, so that a key stands for the
-// block's tokens and for all tokens before it.
+// Keys of full blocks for the prefix cache and the router: a chain of keyed 128-bit hashes, so that
+// a key stands for the block's tokens and for all tokens before it.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct Hash128 {
   friend bool operator==(const Hash128&, const Hash128&) = default;
 };
 
-/// SipHash with a per-process random key: a client cannot aim for a collision, and a hit still compares tokens.
-/// Immutable, hence safe to share between threads. All replicas of a server use one hasher, so that keys made by the
-/// router serve the scheduler.
+/// SipHash with a per-process random key: a client cannot aim for a collision, and a hit still
+/// compares tokens. Immutable, hence safe to share between threads. All replicas of a server use
+/// one hasher, so that keys made by the router serve the scheduler.
 class PrefixHasher {
  public:
   PrefixHasher(Hash128 secret, std::int32_t page_size) : secret_(secret), page_size_(page_size) {}
@@ -26,9 +26,11 @@ class PrefixHasher {
   /// With a secret from the system's random source.
   static PrefixHasher Random(std::int32_t page_size);
 
-  /// Appends to `keys` the keys of all full blocks of `tokens` that it does not hold yet. keys[i] must already belong to
-  /// block i of the same tokens and salt.
-  void Extend(std::span<const std::int32_t> tokens, std::string_view salt, std::vector<Hash128>* keys) const;
+  /// Appends to `keys` the keys of all full blocks of `tokens` that it does not hold yet. keys[i]
+  /// must already belong to block i of the same tokens and salt.
+  void Extend(std::span<const std::int32_t> tokens,
+              std::string_view salt,
+              std::vector<Hash128>* keys) const;
 
   std::int32_t page_size() const { return page_size_; }
 

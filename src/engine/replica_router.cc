@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/replica_router.h"
 
+#include "base/check.h"
+
 #include <algorithm>
 #include <bit>
-
-#include "base/check.h"
 
 namespace inferd::engine {
 
@@ -44,14 +44,16 @@ std::int32_t ReplicaRouter::LeastBusy() {
   return best;
 }
 
-ReplicaRouter::Choice ReplicaRouter::Route(std::span<const Hash128> keys, std::int64_t cost_tokens) {
+ReplicaRouter::Choice ReplicaRouter::Route(std::span<const Hash128> keys,
+                                           std::int64_t cost_tokens) {
   Choice choice;
   choice.replica = LeastBusy();
   if (choice.replica < 0) {
     return choice;
   }
   const std::int64_t least_load = outstanding_tokens(choice.replica);
-  // Replicas that hold all blocks up to here; those that drop out hold a prefix of the length reached.
+  // Replicas that hold all blocks up to here; those that drop out hold a prefix of the length
+  // reached.
   std::uint64_t holders = available_;
   std::int64_t num_blocks = 0;
   std::vector<std::int64_t> cached(outstanding_.size(), 0);
@@ -70,13 +72,16 @@ ReplicaRouter::Choice ReplicaRouter::Route(std::span<const Hash128> keys, std::i
     const std::int64_t tokens = cached[static_cast<std::size_t>(replica)];
     const std::int64_t best = cached[static_cast<std::size_t>(choice.replica)];
     const std::int64_t load = outstanding_tokens(replica);
-    const bool longer = tokens > best || (tokens == best && load < outstanding_tokens(choice.replica));
-    if ((available_ >> replica & 1) != 0 && longer && load - least_load <= options_.max_imbalance_tokens + tokens) {
+    const bool longer =
+        tokens > best || (tokens == best && load < outstanding_tokens(choice.replica));
+    if ((available_ >> replica & 1) != 0 && longer &&
+        load - least_load <= options_.max_imbalance_tokens + tokens) {
       choice.replica = replica;
     }
   }
   choice.expected_cached_tokens = cached[static_cast<std::size_t>(choice.replica)];
-  for (std::size_t i = keys.size(); i-- > 0;) {  // last first: ends of chains are forgotten before their beginnings
+  for (std::size_t i = keys.size();
+       i-- > 0;) {  // last first: ends of chains are forgotten before their beginnings
     Remember(keys[i], choice.replica);
   }
   outstanding_[static_cast<std::size_t>(choice.replica)] += cost_tokens;

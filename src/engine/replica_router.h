@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which replica serves a request (--dp N): longest prefix believed cached there, then least outstanding tokens.
+// Which replica serves a request (--dp N): longest prefix believed cached there, then least
+// outstanding tokens.
 #pragma once
+
+#include "engine/hash_index.h"
+#include "engine/prefix_hasher.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "engine/hash_index.h"
-#include "engine/prefix_hasher.h"
 
 namespace inferd::engine {
 
@@ -16,14 +17,15 @@ struct RouterOptions {
   std::int32_t num_replicas = 1;  // <= 64
   std::int32_t page_size = 32;
   std::size_t max_blocks = 1 << 16;  // remembered block keys, all replicas together
-  /// A replica with a longer prefix is passed over when it is busier than the least busy one by more than this many
-  /// outstanding tokens plus what the prefix saves.
+  /// A replica with a longer prefix is passed over when it is busier than the least busy one by
+  /// more than this many outstanding tokens plus what the prefix saves.
   std::int64_t max_imbalance_tokens = 4096;
   std::uint64_t seed = 1;  // of the two random choices
 };
 
-/// Owned by one thread (the leader's submit path). The map from block to replicas is approximate: it learns from its own
-/// decisions and forgets the blocks not used for longest, so a wrong guess costs a recomputed prefix, never a wrong token.
+/// Owned by one thread (the leader's submit path). The map from block to replicas is approximate:
+/// it learns from its own decisions and forgets the blocks not used for longest, so a wrong guess
+/// costs a recomputed prefix, never a wrong token.
 class ReplicaRouter {
  public:
   explicit ReplicaRouter(const RouterOptions& options);
@@ -33,13 +35,15 @@ class ReplicaRouter {
     std::int64_t expected_cached_tokens = 0;
   };
 
-  /// Chooses, remembers the keys there and adds `cost_tokens` (prompt and expected output) to the replica's load.
+  /// Chooses, remembers the keys there and adds `cost_tokens` (prompt and expected output) to the
+  /// replica's load.
   Choice Route(std::span<const Hash128> keys, std::int64_t cost_tokens);
 
   /// The request that Route() sent to `replica` has ended.
   void Finished(std::int32_t replica, std::int64_t cost_tokens);
 
-  /// An unavailable replica gets nothing; what was believed cached there is forgotten (its workers were restarted).
+  /// An unavailable replica gets nothing; what was believed cached there is forgotten (its workers
+  /// were restarted).
   void SetAvailable(std::int32_t replica, bool available);
 
   std::int64_t outstanding_tokens(std::int32_t replica) const;
@@ -47,7 +51,7 @@ class ReplicaRouter {
 
  private:
   struct Block {
-    std::uint64_t replicas = 0;  // bit per replica
+    std::uint64_t replicas = 0;          // bit per replica
     std::uint32_t older = 0, newer = 0;  // recency list, indices into nodes_
     Hash128 key;
   };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/scheduler.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <utility>
-
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/scheduler_impl.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
 
 namespace inferd::engine {
 namespace {
@@ -25,11 +25,14 @@ Scheduler::Impl::Group::Group(const SchedulerOptions& options)
   }
 }
 
-Scheduler::Impl::Impl(const SchedulerOptions& options, const base::Clock& clock, const PrefixHasher& hasher)
+Scheduler::Impl::Impl(const SchedulerOptions& options,
+                      const base::Clock& clock,
+                      const PrefixHasher& hasher)
     : options_(options), clock_(clock), hasher_(hasher) {
   INFERD_CHECK(options.num_groups > 0 && options.num_stages > 0 && options.max_in_flight > 0);
   INFERD_CHECK(options.page_size > 0 && options.num_pages > 0 && options.max_num_seqs > 0);
-  INFERD_CHECK(options.max_batched_tokens >= 2 && options.max_model_len > 0 && options.max_waiting > 0);
+  INFERD_CHECK(options.max_batched_tokens >= 2 && options.max_model_len > 0 &&
+               options.max_waiting > 0);
   INFERD_CHECK(hasher.page_size() == options.page_size);
   for (std::int32_t i = 0; i < options.num_groups; ++i) {
     groups_.push_back(std::make_unique<Group>(options));
@@ -51,19 +54,24 @@ Result<> Scheduler::Impl::Validate(const SequenceRequest& request) const {
   const std::int64_t room = request.max_tokens > 0 ? 1 : 0;
   if (num_prompt + room > options_.max_model_len) {
     return InvalidArgument(
-        "the prompt has {} tokens, but this model's context length is {} tokens, prompt and output; shorten the prompt",
-        num_prompt, options_.max_model_len);
+        "the prompt has {} tokens, but this model's context length is {} tokens, prompt and "
+        "output; shorten the prompt",
+        num_prompt,
+        options_.max_model_len);
   }
   if (num_prompt + room > max_sequence_tokens()) {
-    return InvalidArgument("the prompt has {} tokens, but the KV cache holds {} tokens; shorten the prompt", num_prompt,
-                           max_sequence_tokens());
+    return InvalidArgument(
+        "the prompt has {} tokens, but the KV cache holds {} tokens; shorten the prompt",
+        num_prompt,
+        max_sequence_tokens());
   }
   if (sequences_.contains(request.id)) {
     return AlreadyExists("sequence {} exists already", request.id);
   }
   const std::int64_t num_waiting = static_cast<std::int64_t>(waiting_.size()) + num_held_;
   if (num_waiting >= options_.max_waiting) {
-    return ResourceExhausted("{} sequences are waiting, the most allowed; try again later", num_waiting);
+    return ResourceExhausted("{} sequences are waiting, the most allowed; try again later",
+                             num_waiting);
   }
   return {};
 }
@@ -75,12 +83,14 @@ Result<> Scheduler::Impl::Add(SequenceRequest request) {
   sequence->order = next_order_++;
   sequence->num_prompt = static_cast<std::int64_t>(request.prompt.size());
   sequence->max_tokens_total =
-      sequence->num_prompt + std::min(request.max_tokens, max_sequence_tokens() - sequence->num_prompt);
+      sequence->num_prompt +
+      std::min(request.max_tokens, max_sequence_tokens() - sequence->num_prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->tokens.reserve(static_cast<std::size_t>(
       std::min(sequence->max_tokens_total, sequence->num_prompt + kMaxReservedOutput)));
   sequence->keys = std::move(request.prefix_keys);
-  INFERD_CHECK(static_cast<std::int64_t>(sequence->keys.size()) <= sequence->num_prompt / options_.page_size);
+  INFERD_CHECK(static_cast<std::int64_t>(sequence->keys.size()) <=
+               sequence->num_prompt / options_.page_size);
   sequence->request = std::move(request);
   const SequenceRequest& own = sequence->request;
   if (own.queue_deadline_ns != 0) {
@@ -96,8 +106,8 @@ Result<> Scheduler::Impl::Add(SequenceRequest request) {
 }
 
 bool Scheduler::Impl::uses_forks(const Sequence& sequence) const {
-  return sequence.request.fork_key != 0 && options_.prefix_cache && sequence.num_prompt > options_.page_size &&
-         sequence.request.sampling.prompt_logprobs < 0;
+  return sequence.request.fork_key != 0 && options_.prefix_cache &&
+         sequence.num_prompt > options_.page_size && sequence.request.sampling.prompt_logprobs < 0;
 }
 
 // Into the queue, or behind the sibling that computes the shared prompt.
@@ -223,7 +233,8 @@ void Scheduler::Impl::LeaveRow(Sequence* sequence) {
   group.decode_cursor -= index < group.decode_cursor ? 1 : 0;
   if (sequence->state == SequenceState::kPrefill) {
     take_out(&group.prefilling);
-    group.prefill_backlog -= static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position;
+    group.prefill_backlog -=
+        static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position;
   }
   group.released_rows.push_back(sequence->row);
   group.row_used[static_cast<std::size_t>(sequence->row)] = false;
@@ -265,10 +276,13 @@ void Scheduler::Impl::ExpireDeadlines() {
     deadlines_.erase(deadlines_.begin());
     Sequence* sequence = sequences_.at(deadline.id).get();
     if (!deadline.queue_only) {
-      Finish(sequence, FinishReason::kError,
-             DeadlineExceeded("the deadline passed after {} output tokens", sequence->num_output()));
+      Finish(
+          sequence,
+          FinishReason::kError,
+          DeadlineExceeded("the deadline passed after {} output tokens", sequence->num_output()));
     } else if (!sequence->planned_once) {
-      Finish(sequence, FinishReason::kError,
+      Finish(sequence,
+             FinishReason::kError,
              DeadlineExceeded("still queued with {} others at the queue deadline; try again later",
                               waiting_.size() - 1 + static_cast<std::size_t>(num_held_)));
     }
@@ -286,7 +300,8 @@ void Scheduler::Impl::Reset(std::uint64_t generation) {
   for (auto& group : groups_) {
     group = std::make_unique<Group>(options_);
   }
-  std::erase_if(sequences_, [](const auto& item) { return item.second->state == SequenceState::kFinished; });
+  std::erase_if(sequences_,
+                [](const auto& item) { return item.second->state == SequenceState::kFinished; });
   std::vector<Sequence*> order;
   for (auto& [id, sequence] : sequences_) {
     sequence->pages.clear();
@@ -326,7 +341,8 @@ Result<> Scheduler::Impl::Audit() const {
   for (const auto& [id, sequence] : sequences_) {
     num_unfinished += sequence->state == SequenceState::kFinished ? 0 : 1;
     if (!sequence->pages.empty()) {
-      num_pages[static_cast<std::size_t>(sequence->group)] += static_cast<std::int64_t>(sequence->pages.size());
+      num_pages[static_cast<std::size_t>(sequence->group)] +=
+          static_cast<std::int64_t>(sequence->pages.size());
     }
     if (!sequence->is_running() && !sequence->pages.empty() && sequence->outstanding == 0) {
       return Internal("sequence {} does not run but holds {} pages", id, sequence->pages.size());
@@ -339,32 +355,46 @@ Result<> Scheduler::Impl::Audit() const {
     const Group& group = *groups_[i];
     INFERD_TRY(group.blocks.Audit());
     if (group.blocks.num_references() != num_pages[i]) {
-      return Internal("group {}: pages have {} references, sequences hold {}", i, group.blocks.num_references(),
+      return Internal("group {}: pages have {} references, sequences hold {}",
+                      i,
+                      group.blocks.num_references(),
                       num_pages[i]);
     }
-    const std::size_t num_rows = group.free_rows.size() + group.released_rows.size() + group.running.size();
+    const std::size_t num_rows =
+        group.free_rows.size() + group.released_rows.size() + group.running.size();
     if (num_rows != static_cast<std::size_t>(options_.max_num_seqs)) {
-      return Internal("group {}: {} rows add up to {} of {}", i, group.running.size(), num_rows, options_.max_num_seqs);
+      return Internal("group {}: {} rows add up to {} of {}",
+                      i,
+                      group.running.size(),
+                      num_rows,
+                      options_.max_num_seqs);
     }
     std::int64_t draining = 0;
     std::int64_t backlog = 0;
     for (const auto& [id, sequence] : sequences_) {
       if (sequence->group == static_cast<std::int32_t>(i)) {
         draining += sequence->is_running() ? 0 : static_cast<std::int64_t>(sequence->pages.size());
-        backlog += sequence->state == SequenceState::kPrefill
-                       ? static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position
-                       : 0;
+        backlog +=
+            sequence->state == SequenceState::kPrefill
+                ? static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position
+                : 0;
       }
     }
     if (draining != group.draining_pages || backlog != group.prefill_backlog) {
-      return Internal("group {}: draining pages {} counted {}, prefill backlog {} counted {}", i, draining,
-                      group.draining_pages, backlog, group.prefill_backlog);
+      return Internal("group {}: draining pages {} counted {}, prefill backlog {} counted {}",
+                      i,
+                      draining,
+                      group.draining_pages,
+                      backlog,
+                      group.prefill_backlog);
     }
   }
   return {};
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options, const base::Clock& clock, const PrefixHasher& hasher)
+Scheduler::Scheduler(const SchedulerOptions& options,
+                     const base::Clock& clock,
+                     const PrefixHasher& hasher)
     : impl_(std::make_unique<Impl>(options, clock, hasher)) {}
 Scheduler::~Scheduler() = default;
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler's state. Its parts: scheduler.cc (in and out of the queue), admission.cc (queue to rows),
-// step_planning.cc (rows to plan), step_completion.cc (result to events).
+// The scheduler's state. Its parts: scheduler.cc (in and out of the queue), admission.cc (queue to
+// rows), step_planning.cc (rows to plan), step_completion.cc (result to events).
 #pragma once
+
+#include "engine/block_manager.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
 
 #include <compare>
 #include <cstdint>
@@ -11,10 +15,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include "engine/block_manager.h"
-#include "engine/scheduler.h"
-#include "engine/sequence.h"
 
 namespace inferd::engine {
 
@@ -58,20 +58,23 @@ class Scheduler::Impl {
     Group(const SchedulerOptions& options);
 
     BlockManager blocks;
-    std::vector<Sequence*> running;     // kPrefill and kDecode, sorted by RunsBefore
-    std::vector<Sequence*> prefilling;  // kPrefill, sorted by RunsBefore
-    std::vector<std::int32_t> free_rows;      // a stack
-    std::vector<std::int32_t> released_rows;  // given up since the last plan; free from the next one on
-    std::vector<std::int32_t> rows_to_close;  // open on the worker; closed by the next plan unless reopened
-    std::vector<bool> row_used;               // [row] a sequence has it
-    std::vector<bool> row_open;               // [row] open on the worker after the plans so far
-    std::size_t decode_cursor = 0;      // where the next step's decodes begin when not all fit into a step
-    std::int64_t draining_pages = 0;    // held by preempted or ended sequences with steps in flight
-    std::int64_t prefill_backlog = 0;   // known tokens of `prefilling` not planned yet
-    std::int64_t next_result = 0;       // step whose result comes next
-    std::int64_t budget = 0;            // of the step being planned
-    bool has_decodes = false;           // in the step being planned
-    std::vector<Chunk> chunks;          // prefill of the step being planned
+    std::vector<Sequence*> running;       // kPrefill and kDecode, sorted by RunsBefore
+    std::vector<Sequence*> prefilling;    // kPrefill, sorted by RunsBefore
+    std::vector<std::int32_t> free_rows;  // a stack
+    std::vector<std::int32_t>
+        released_rows;  // given up since the last plan; free from the next one on
+    std::vector<std::int32_t>
+        rows_to_close;           // open on the worker; closed by the next plan unless reopened
+    std::vector<bool> row_used;  // [row] a sequence has it
+    std::vector<bool> row_open;  // [row] open on the worker after the plans so far
+    std::size_t decode_cursor =
+        0;  // where the next step's decodes begin when not all fit into a step
+    std::int64_t draining_pages = 0;   // held by preempted or ended sequences with steps in flight
+    std::int64_t prefill_backlog = 0;  // known tokens of `prefilling` not planned yet
+    std::int64_t next_result = 0;      // step whose result comes next
+    std::int64_t budget = 0;           // of the step being planned
+    bool has_decodes = false;          // in the step being planned
+    std::vector<Chunk> chunks;         // prefill of the step being planned
   };
 
   struct Fork {
@@ -108,7 +111,9 @@ class Scheduler::Impl {
   bool HasPlaceFor(const Group& group, const Sequence& sequence) const;
   bool PreemptFor(const Sequence& sequence);
   void Preempt(Sequence* sequence);
-  std::int64_t PagesOf(std::int64_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
+  std::int64_t PagesOf(std::int64_t tokens) const {
+    return (tokens + options_.page_size - 1) / options_.page_size;
+  }
 
   // step_planning.cc
   void PlanWork(spec::StepPlan* plan);
@@ -130,7 +135,9 @@ class Scheduler::Impl {
   bool TakeToken(Sequence* sequence, const spec::SampledToken& sampled);
   bool EndsAt(const Sequence& sequence, std::int32_t token) const;
 
-  Group& group_of(const Sequence& sequence) { return *groups_[static_cast<std::size_t>(sequence.group)]; }
+  Group& group_of(const Sequence& sequence) {
+    return *groups_[static_cast<std::size_t>(sequence.group)];
+  }
 
   const SchedulerOptions options_;
   const base::Clock& clock_;
@@ -147,7 +154,7 @@ class Scheduler::Impl {
   std::set<Sequence*, RunsBefore> waiting_;
   std::unordered_map<std::uint64_t, Fork> forks_;
   std::set<Deadline> deadlines_;
-  std::deque<StepInFlight> in_flight_;  // steps [next_step_ - size, next_step_)
+  std::deque<StepInFlight> in_flight_;     // steps [next_step_ - size, next_step_)
   std::vector<StepInFlight> spare_steps_;  // emptied ones, to reuse their memory
   StepInFlight current_;                   // the step being planned
   BlockManager::Prefix prefix_;            // scratch of admission

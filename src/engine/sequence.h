@@ -2,11 +2,11 @@
 // The engine's state of one sequence; private to the scheduler.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "engine/block_manager.h"
 #include "engine/request.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace inferd::engine {
 
@@ -16,7 +16,14 @@ namespace inferd::engine {
 /// kPrefill, kDecode -> kPreempted: row taken away; its steps in flight still count.
 /// kPreempted -> kWaiting: last step in flight completed, pages returned.
 /// any -> kFinished: final event given; the object stays until its last step in flight completes.
-enum class SequenceState : std::uint8_t { kHeld, kWaiting, kPrefill, kDecode, kPreempted, kFinished };
+enum class SequenceState : std::uint8_t {
+  kHeld,
+  kWaiting,
+  kPrefill,
+  kDecode,
+  kPreempted,
+  kFinished
+};
 
 struct alignas(64) Sequence {
   // Used for every decode row of every step: few cache lines, in front.
@@ -35,28 +42,32 @@ struct alignas(64) Sequence {
   std::int64_t sample_step = -1;      // last planned sample since the row was opened
   std::int64_t num_pages_sent = 0;    // the worker's page table holds that many
   std::int64_t num_computed = 0;      // positions whose steps have completed
-  std::int64_t num_committed = 0;     // leading blocks that are cached, or were offered to the cache
+  std::int64_t num_committed = 0;  // leading blocks that are cached, or were offered to the cache
   std::int64_t num_prompt = 0;
-  std::int64_t num_cached = 0;  // prompt tokens of the first admission that came from the prefix cache
+  std::int64_t num_cached =
+      0;  // prompt tokens of the first admission that came from the prefix cache
   std::vector<std::int32_t> tokens;
 
   // Used now and then.
   std::vector<Hash128> keys;  // of the leading full blocks, as far as needed yet
   std::vector<std::int32_t> pages;
   std::uint64_t chain_serial = BlockManager::kRoot;  // of block num_committed - 1
-  std::int64_t num_hit_pages = 0;                    // leading pages taken from the cache at this admission
-  std::int64_t order = 0;                            // of arrival
-  std::int64_t prompt_logprobs_given = 1;            // positions below; position 0 has none
-  SequenceRequest request;                           // its prompt has moved to `tokens`
+  std::int64_t num_hit_pages = 0;          // leading pages taken from the cache at this admission
+  std::int64_t order = 0;                  // of arrival
+  std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none
+  SequenceRequest request;                 // its prompt has moved to `tokens`
 
   std::int64_t num_output() const { return static_cast<std::int64_t>(tokens.size()) - num_prompt; }
-  bool is_running() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
+  bool is_running() const {
+    return state == SequenceState::kPrefill || state == SequenceState::kDecode;
+  }
   bool wants_prompt_logprobs() const {
     return request.sampling.prompt_logprobs >= 0 && prompt_logprobs_given < num_prompt;
   }
 };
 
-/// Who goes first: better (lower) priority, then earlier arrival. A total order, hence the first sequence always advances.
+/// Who goes first: better (lower) priority, then earlier arrival. A total order, hence the first
+/// sequence always advances.
 struct RunsBefore {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->request.priority != b->request.priority) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SipHash with 128-bit output over whole 64-bit words; private to the engine.
-// Formula: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), with the 128-bit finish of its reference.
+// Formula: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), with the 128-bit
+// finish of its reference.
 #pragma once
+
+#include "engine/prefix_hasher.h"
 
 #include <bit>
 #include <cstdint>
-
-#include "engine/prefix_hasher.h"
 
 namespace inferd::engine {
 

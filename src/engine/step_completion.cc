@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a StepResult to events: progress, tokens, ends. Results come in the order of steps within each group.
+// From a StepResult to events: progress, tokens, ends. Results come in the order of steps within
+// each group.
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/scheduler_impl.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <span>
 #include <utility>
-
-#include "base/check.h"
-#include "base/error.h"
-#include "engine/scheduler_impl.h"
 
 namespace inferd::engine {
 namespace {
@@ -29,15 +30,20 @@ Result<> Scheduler::Impl::Complete(const spec::StepResult& result) {
     return {};
   }
   if (result.group < 0 || result.group >= options_.num_groups) {
-    return Internal("a step result names group {}, but there are {}", result.group, options_.num_groups);
+    return Internal(
+        "a step result names group {}, but there are {}", result.group, options_.num_groups);
   }
   const auto group_index = static_cast<std::size_t>(result.group);
   Group& group = *groups_[group_index];
   if (result.step != group.next_result || result.step >= next_step_) {
-    return Internal("group {} answered step {}, expected {} of {} planned", result.group, result.step,
-                    group.next_result, next_step_);
+    return Internal("group {} answered step {}, expected {} of {} planned",
+                    result.group,
+                    result.step,
+                    group.next_result,
+                    next_step_);
   }
-  StepInFlight& step = in_flight_[static_cast<std::size_t>(result.step - (next_step_ - num_in_flight()))];
+  StepInFlight& step =
+      in_flight_[static_cast<std::size_t>(result.step - (next_step_ - num_in_flight()))];
   ++group.next_result;
   INFERD_TRY(GivePromptLogprobs(result, step.groups[group_index]));
   INFERD_TRY(CompleteEntries(result, step.groups[group_index]));
@@ -49,11 +55,16 @@ Result<> Scheduler::Impl::Complete(const spec::StepResult& result) {
   return {};
 }
 
-Result<> Scheduler::Impl::CompleteEntries(const spec::StepResult& result, const std::vector<Entry>& entries) {
-  const auto num_samples = std::count_if(entries.begin(), entries.end(), [](const Entry& e) { return e.sample; });
+Result<> Scheduler::Impl::CompleteEntries(const spec::StepResult& result,
+                                          const std::vector<Entry>& entries) {
+  const auto num_samples =
+      std::count_if(entries.begin(), entries.end(), [](const Entry& e) { return e.sample; });
   if (num_samples != static_cast<std::ptrdiff_t>(result.sampled.size())) {
-    return Internal("group {} gave {} tokens for step {}, which samples {}", result.group, result.sampled.size(),
-                    result.step, num_samples);
+    return Internal("group {} gave {} tokens for step {}, which samples {}",
+                    result.group,
+                    result.sampled.size(),
+                    result.step,
+                    num_samples);
   }
   auto next = result.sampled.begin();  // usually in the order of the plan
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -64,10 +75,12 @@ Result<> Scheduler::Impl::CompleteEntries(const spec::StepResult& result, const 
     const spec::SampledToken* sampled = nullptr;
     if (entry.sample) {
       if (next == result.sampled.end() || next->row != entry.row) {
-        next = std::find_if(result.sampled.begin(), result.sampled.end(),
+        next = std::find_if(result.sampled.begin(),
+                            result.sampled.end(),
                             [&entry](const auto& token) { return token.row == entry.row; });
         if (next == result.sampled.end()) {
-          return Internal("group {} gave no token for row {} in step {}", result.group, entry.row, result.step);
+          return Internal(
+              "group {} gave no token for row {} in step {}", result.group, entry.row, result.step);
         }
       }
       sampled = &*next++;
@@ -101,12 +114,15 @@ void Scheduler::Impl::CompleteEntry(const Entry& entry, const spec::SampledToken
   }
 }
 
-Result<> Scheduler::Impl::GivePromptLogprobs(const spec::StepResult& result, const std::vector<Entry>& entries) {
+Result<> Scheduler::Impl::GivePromptLogprobs(const spec::StepResult& result,
+                                             const std::vector<Entry>& entries) {
   for (const spec::PromptLogprobs& part : result.prompt_logprobs) {
-    const auto entry =
-        std::find_if(entries.begin(), entries.end(), [&part](const Entry& e) { return e.row == part.row; });
+    const auto entry = std::find_if(
+        entries.begin(), entries.end(), [&part](const Entry& e) { return e.row == part.row; });
     if (entry == entries.end()) {
-      return Internal("group {} gave prompt logprobs for row {}, which step {} does not run", result.group, part.row,
+      return Internal("group {} gave prompt logprobs for row {}, which step {} does not run",
+                      result.group,
+                      part.row,
                       result.step);
     }
     Sequence* sequence = entry->sequence;
@@ -114,11 +130,19 @@ Result<> Scheduler::Impl::GivePromptLogprobs(const spec::StepResult& result, con
       continue;
     }
     const std::int64_t end = part.first + static_cast<std::int64_t>(part.tokens.size());
-    if (part.first < 0 || part.first > sequence->prompt_logprobs_given || end > sequence->num_prompt) {
-      return Internal("group {} gave prompt logprobs of positions {} to {} for row {}, expected from {} to {}",
-                      result.group, part.first, end, part.row, sequence->prompt_logprobs_given, sequence->num_prompt);
+    if (part.first < 0 || part.first > sequence->prompt_logprobs_given ||
+        end > sequence->num_prompt) {
+      return Internal(
+          "group {} gave prompt logprobs of positions {} to {} for row {}, expected from {} to {}",
+          result.group,
+          part.first,
+          end,
+          part.row,
+          sequence->prompt_logprobs_given,
+          sequence->num_prompt);
     }
-    const std::int64_t known = sequence->prompt_logprobs_given - part.first;  // given before a replay
+    const std::int64_t known =
+        sequence->prompt_logprobs_given - part.first;  // given before a replay
     if (end <= sequence->prompt_logprobs_given) {
       continue;
     }
@@ -133,7 +157,8 @@ Result<> Scheduler::Impl::GivePromptLogprobs(const spec::StepResult& result, con
 
 // Positions below `end` are computed: offers full blocks to the prefix cache and releases siblings.
 void Scheduler::Impl::Advance(Sequence* sequence, std::int64_t end) {
-  const bool prompt_done = sequence->num_computed < sequence->num_prompt && end >= sequence->num_prompt;
+  const bool prompt_done =
+      sequence->num_computed < sequence->num_prompt && end >= sequence->num_prompt;
   sequence->num_computed = end;
   const std::int64_t page_size = options_.page_size;
   if (options_.prefix_cache && (sequence->num_committed + 1) * page_size <= end) {
@@ -141,11 +166,12 @@ void Scheduler::Impl::Advance(Sequence* sequence, std::int64_t end) {
     for (; (sequence->num_committed + 1) * page_size <= end; ++sequence->num_committed) {
       const auto block = static_cast<std::size_t>(sequence->num_committed);
       const std::span<const std::int32_t> tokens(sequence->tokens);
-      sequence->chain_serial =
-          group_of(*sequence).blocks.Commit(sequence->pages[block], sequence->keys[block],
-                                            tokens.subspan(block * static_cast<std::size_t>(page_size),
-                                                           static_cast<std::size_t>(page_size)),
-                                            sequence->chain_serial);
+      sequence->chain_serial = group_of(*sequence).blocks.Commit(
+          sequence->pages[block],
+          sequence->keys[block],
+          tokens.subspan(block * static_cast<std::size_t>(page_size),
+                         static_cast<std::size_t>(page_size)),
+          sequence->chain_serial);
     }
   }
   if (prompt_done && sequence->request.fork_key != 0) {
@@ -165,8 +191,10 @@ bool Scheduler::Impl::EndsAt(const Sequence& sequence, std::int32_t token) const
 // False: the sequence has ended and may be gone.
 bool Scheduler::Impl::TakeToken(Sequence* sequence, const spec::SampledToken& sampled) {
   if (sampled.token < 0) {
-    Finish(sequence, FinishReason::kError,
-           Internal("numerical_error: the model gave no valid logits for output token {}", sequence->num_output()));
+    Finish(sequence,
+           FinishReason::kError,
+           Internal("numerical_error: the model gave no valid logits for output token {}",
+                    sequence->num_output()));
     return false;
   }
   sequence->tokens.push_back(sampled.token);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // From rows to a StepPlan: decodes first, then prefill chunks of running sequences, then newcomers.
+#include "base/check.h"
+#include "engine/scheduler_impl.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
-
-#include "base/check.h"
-#include "engine/scheduler_impl.h"
 
 namespace inferd::engine {
 
@@ -23,14 +23,16 @@ std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
   }
   plan.work.reserve(num_running + 1);
   PlanWork(&plan);
-  // Rows that planning itself took away are free from the next attempt on. With nothing in flight there is no result to
-  // wait for, so a plan must come out.
+  // Rows that planning itself took away are free from the next attempt on. With nothing in flight
+  // there is no result to wait for, so a plan must come out.
   const auto has_released = [](const auto& group) { return !group->released_rows.empty(); };
-  while (plan.work.empty() && in_flight_.empty() && std::any_of(groups_.begin(), groups_.end(), has_released)) {
+  while (plan.work.empty() && in_flight_.empty() &&
+         std::any_of(groups_.begin(), groups_.end(), has_released)) {
     PlanWork(&plan);
   }
   if (plan.work.empty() && options_.num_stages > 1 && !in_flight_.empty()) {
-    // Nothing is independent of the steps in flight: queue behind them rather than wait for their results.
+    // Nothing is independent of the steps in flight: queue behind them rather than wait for their
+    // results.
     for (auto& group : groups_) {
       group->budget = options_.max_batched_tokens;
       PlanDecodes(group.get(), true, &plan);
@@ -81,29 +83,34 @@ void Scheduler::Impl::BeginStep() {
   }
 }
 
-// Leaves a quarter of the step to prefill when there is any, so that neither starves the other; with several stages, an
-// equal share of the decodes for each micro-batch.
+// Leaves a quarter of the step to prefill when there is any, so that neither starves the other;
+// with several stages, an equal share of the decodes for each micro-batch.
 std::int64_t Scheduler::Impl::DecodeLimit(const Group& group) const {
   std::int64_t limit = group.budget;
   if (!group.prefilling.empty() || (!waiting_.empty() && !admission_blocked_)) {
     limit -= std::max<std::int64_t>(1, limit / 4);
   }
   if (options_.num_stages > 1) {
-    const auto num_decoding = static_cast<std::int64_t>(group.running.size() - group.prefilling.size());
+    const auto num_decoding =
+        static_cast<std::int64_t>(group.running.size() - group.prefilling.size());
     limit = std::min(limit, (num_decoding + options_.num_stages - 1) / options_.num_stages);
   }
   return limit;
 }
 
-// `allow_dependent`: also rows whose last step is fewer than num_stages steps back and still in flight.
+// `allow_dependent`: also rows whose last step is fewer than num_stages steps back and still in
+// flight.
 void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::StepPlan* plan) {
-  const std::int64_t newest_allowed = allow_dependent ? next_step_ : next_step_ - options_.num_stages;
+  const std::int64_t newest_allowed =
+      allow_dependent ? next_step_ : next_step_ - options_.num_stages;
   candidates_.clear();
   const std::size_t num_running = group->running.size();
   const std::size_t cursor = group->decode_cursor < num_running ? group->decode_cursor : 0;
   for (std::size_t i = 0; i < num_running; ++i) {
-    Sequence* sequence = group->running[cursor + i < num_running ? cursor + i : cursor + i - num_running];
-    if (sequence->state == SequenceState::kDecode && sequence->expected_tokens < sequence->max_tokens_total &&
+    Sequence* sequence =
+        group->running[cursor + i < num_running ? cursor + i : cursor + i - num_running];
+    if (sequence->state == SequenceState::kDecode &&
+        sequence->expected_tokens < sequence->max_tokens_total &&
         (sequence->outstanding == 0 || sequence->last_step <= newest_allowed)) {
       candidates_.push_back(sequence);
     }
@@ -116,7 +123,8 @@ void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::Step
       continue;  // preempted for one before it
     }
     if (left == 0) {
-      const auto place = std::lower_bound(group->running.begin(), group->running.end(), sequence, RunsBefore());
+      const auto place =
+          std::lower_bound(group->running.begin(), group->running.end(), sequence, RunsBefore());
       group->decode_cursor = static_cast<std::size_t>(place - group->running.begin());
       break;
     }
@@ -146,8 +154,8 @@ bool Scheduler::Impl::ReserveForDecode(Sequence* sequence) {
   return true;
 }
 
-// With several contenders none takes more than half at first, so that short prompts pass a long one while the first in
-// order always advances. What is left then goes to the first.
+// With several contenders none takes more than half at first, so that short prompts pass a long one
+// while the first in order always advances. What is left then goes to the first.
 void Scheduler::Impl::ShareOutPrefill(Group* group) {
   if (group->has_decodes && options_.max_mixed_prefill_tokens > 0) {
     group->budget = std::min<std::int64_t>(group->budget, options_.max_mixed_prefill_tokens);
@@ -155,7 +163,8 @@ void Scheduler::Impl::ShareOutPrefill(Group* group) {
   const std::int64_t half = std::max<std::int64_t>(options_.page_size, group->budget / 2);
   const std::int64_t most = group->prefilling.size() > 1 ? half : group->budget;
   for (Sequence* sequence : group->prefilling) {
-    const std::int64_t left = static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position;
+    const std::int64_t left =
+        static_cast<std::int64_t>(sequence->tokens.size()) - sequence->next_position;
     const std::int64_t count = std::min({left, most, group->budget});
     if (count == 0) {
       break;
@@ -164,8 +173,8 @@ void Scheduler::Impl::ShareOutPrefill(Group* group) {
     group->budget -= count;
   }
   for (Chunk& chunk : group->chunks) {
-    const std::int64_t left =
-        static_cast<std::int64_t>(chunk.sequence->tokens.size()) - chunk.sequence->next_position - chunk.count;
+    const std::int64_t left = static_cast<std::int64_t>(chunk.sequence->tokens.size()) -
+                              chunk.sequence->next_position - chunk.count;
     const std::int64_t more = std::min(left, group->budget);
     if (more > 0) {
       chunk.count += more;
@@ -190,13 +199,16 @@ void Scheduler::Impl::PlanPrefills(Group* group, spec::StepPlan* plan) {
     group->prefill_backlog -= count;
     if (last) {
       sequence->state = SequenceState::kDecode;
-      group->prefilling.erase(
-          std::lower_bound(group->prefilling.begin(), group->prefilling.end(), sequence, RunsBefore()));
+      group->prefilling.erase(std::lower_bound(
+          group->prefilling.begin(), group->prefilling.end(), sequence, RunsBefore()));
     }
   }
 }
 
-void Scheduler::Impl::EmitWork(Sequence* sequence, std::int64_t count, bool sample, spec::StepPlan* plan) {
+void Scheduler::Impl::EmitWork(Sequence* sequence,
+                               std::int64_t count,
+                               bool sample,
+                               spec::StepPlan* plan) {
   spec::RowWork& work = plan->work.emplace_back();
   work.row = sequence->row;
   work.group = sequence->group;
@@ -231,7 +243,8 @@ void Scheduler::Impl::EmitWork(Sequence* sequence, std::int64_t count, bool samp
     sequence->sample_step = next_step_;
     ++sequence->expected_tokens;
   }
-  current_.groups[static_cast<std::size_t>(sequence->group)].push_back({sequence, sequence->row, sample, end});
+  current_.groups[static_cast<std::size_t>(sequence->group)].push_back(
+      {sequence, sequence->row, sample, end});
 }
 
 void Scheduler::Impl::OpenRow(Sequence* sequence, spec::StepPlan* plan) {

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost of the scheduler per step and of the prefix cache per block, by size. Per-item times are in the "per_item" column.
+// Cost of the scheduler per step and of the prefix cache per block, by size. Per-item times are in
+// the "per_item" column.
+#include "base/clock.h"
+#include "engine/block_manager.h"
+#include "engine/prefix_hasher.h"
+#include "engine/scheduler.h"
+
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -10,11 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "engine/block_manager.h"
-#include "engine/prefix_hasher.h"
-#include "engine/scheduler.h"
-
 namespace inferd::engine {
 namespace {
 
@@ -22,7 +23,8 @@ constexpr std::int32_t kPage = 32;
 
 void PerItem(benchmark::State& state, std::int64_t items) {
   state.counters["per_item"] = benchmark::Counter(
-      static_cast<double>(items), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+      static_cast<double>(items),
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
 /// range(0) sequences decode, one step ahead: plan a step, take in the result of the one before.
@@ -172,7 +174,8 @@ void BM_Evict(benchmark::State& state) {
     }
     std::uint64_t serial = BlockManager::kRoot;
     for (std::size_t i = 0; i < kChain; ++i) {
-      serial = cache.blocks.Commit(pages[i], keys[i], std::span(text).subspan(i * kPage, kPage), serial);
+      serial =
+          cache.blocks.Commit(pages[i], keys[i], std::span(text).subspan(i * kPage, kPage), serial);
     }
     cache.blocks.Release(pages);
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who runs and who gives way: prefixes, siblings, pages, priorities, stages and groups.
+#include "unit/engine/scheduler_fixture.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +10,6 @@
 #include <map>
 #include <utility>
 #include <vector>
-
-#include "unit/engine/scheduler_fixture.h"
 
 namespace inferd::engine {
 namespace {
@@ -58,8 +58,10 @@ TEST_F(SchedulerTest, SiblingsWaitForTheSharedPrompt) {
   ASSERT_EQ(plan->work.size(), 3U);
   EXPECT_EQ(plan->work[1].start, 16);
   EXPECT_EQ(plan->work[2].start, 16);
-  EXPECT_EQ(std::vector<std::int32_t>(plan->work[1].new_pages.begin(), plan->work[1].new_pages.begin() + 4),
-            std::vector<std::int32_t>(plan->work[2].new_pages.begin(), plan->work[2].new_pages.begin() + 4));
+  EXPECT_EQ(std::vector<std::int32_t>(plan->work[1].new_pages.begin(),
+                                      plan->work[1].new_pages.begin() + 4),
+            std::vector<std::int32_t>(plan->work[2].new_pages.begin(),
+                                      plan->work[2].new_pages.begin() + 4));
   Drain();
   for (request.id = 1; request.id <= 3; ++request.id) {
     request.sampling.seed = request.id;
@@ -123,7 +125,8 @@ TEST_F(SchedulerTest, PreemptsTheYoungestWhenPagesRunOut) {
   }
 }
 
-// The pages of a sequence that is giving way come back with its last result; until then nobody else must give way.
+// The pages of a sequence that is giving way come back with its last result; until then nobody else
+// must give way.
 TEST_F(SchedulerTest, OneVictimAtATime) {
   options_.num_pages = 12;
   options_.max_batched_tokens = 64;
@@ -237,7 +240,8 @@ TEST_F(SchedulerTest, GroupsShareTheLoadAndKeepPrefixes) {
   Drain();
 }
 
-// A KV pool of 30 % of the demand: all outputs right, and nobody waits much longer than in a queue of single runs.
+// A KV pool of 30 % of the demand: all outputs right, and nobody waits much longer than in a queue
+// of single runs.
 TEST_F(SchedulerTest, APreemptionStormStarvesNobody) {
   options_.num_pages = 24;
   options_.max_num_seqs = 8;
@@ -250,7 +254,8 @@ TEST_F(SchedulerTest, APreemptionStormStarvesNobody) {
   EXPECT_LT(steps, 40 * 31);  // one after the other
   for (std::uint64_t id = 1; id <= 40; ++id) {
     EXPECT_EQ(output_[id], Expected(Request(id, 10, 30)));
-    const auto place = std::find(finish_order_.begin(), finish_order_.end(), id) - finish_order_.begin();
+    const auto place =
+        std::find(finish_order_.begin(), finish_order_.end(), id) - finish_order_.begin();
     EXPECT_LE(std::abs(place - static_cast<std::ptrdiff_t>(id - 1)), 8) << id;
   }
 }

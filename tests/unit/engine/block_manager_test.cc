@@ -44,7 +44,9 @@ std::vector<std::int32_t> Fill(BlockManager* blocks, const std::vector<std::int3
   return pages;
 }
 
-std::vector<std::int32_t> Hits(const BlockManager& blocks, const std::vector<std::int32_t>& tokens, std::int64_t limit = 99) {
+std::vector<std::int32_t> Hits(const BlockManager& blocks,
+                               const std::vector<std::int32_t>& tokens,
+                               std::int64_t limit = 99) {
   BlockManager::Prefix prefix;
   blocks.Lookup(KeysOf(tokens), tokens, limit, &prefix);
   return prefix.pages;
@@ -105,7 +107,7 @@ TEST(BlockManager, UnreferencedBlocksStayUntilNeeded) {
   std::vector<std::int32_t> more;
   EXPECT_FALSE(blocks.Allocate(2, 0, &more));  // acquired blocks are not evicted
   blocks.Release(hits);
-  EXPECT_TRUE(blocks.Allocate(2, 0, &more));   // the free one, then the end of the chain
+  EXPECT_TRUE(blocks.Allocate(2, 0, &more));  // the free one, then the end of the chain
   EXPECT_EQ(Hits(blocks, tokens).size(), 2U);
   EXPECT_TRUE(blocks.Audit().ok());
 }
@@ -147,7 +149,8 @@ TEST(BlockManager, ACollisionOfKeysMisses) {
   EXPECT_TRUE(blocks.Audit().ok());
 }
 
-// The parents' keys collide and their tokens differ: a child of one must not be found below the other.
+// The parents' keys collide and their tokens differ: a child of one must not be found below the
+// other.
 TEST(BlockManager, ACollisionOfParentsDoesNotLeadToTheOthersChild) {
   BlockManager blocks(8, kPage);
   const Hash128 parent_key{1, 1};
@@ -215,7 +218,8 @@ TEST(PageBitmap, NextEqualsALinearSearch) {
       }
       const auto from = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(size + 1));
       const auto next = reference.lower_bound(from);
-      ASSERT_EQ(bitmap.Next(from), next == reference.end() ? -1 : *next) << size << " from " << from;
+      ASSERT_EQ(bitmap.Next(from), next == reference.end() ? -1 : *next)
+          << size << " from " << from;
       ASSERT_EQ(bitmap.Contains(page), reference.contains(page));
     }
     EXPECT_EQ(PageBitmap(size, true).Next(size - 1), size - 1);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// FakeReplica: executes step plans on simulated KV pages. Every position's KV depends on all positions before it, read
-// through the row's page table, so a wrong, stale or shared page changes the output; and every breach of the plan
-// contract is recorded as a problem.
+// FakeReplica: executes step plans on simulated KV pages. Every position's KV depends on all
+// positions before it, read through the row's page table, so a wrong, stale or shared page changes
+// the output; and every breach of the plan contract is recorded as a problem.
 #pragma once
+
+#include "engine/scheduler.h"
+#include "spec/step.h"
 
 #include <fmt/core.h>
 
@@ -15,9 +18,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "engine/scheduler.h"
-#include "spec/step.h"
 
 namespace inferd::engine {
 
@@ -63,7 +63,8 @@ inline std::vector<std::int32_t> UndisturbedOutput(const SequenceRequest& reques
     const std::int32_t token = NextToken(sum, request.sampling.seed, vocab);
     tokens.push_back(token);
     output.push_back(token);
-    const bool ends = holds(request.stop_tokens, token) || (!request.ignore_eos && holds(request.eos_tokens, token));
+    const bool ends = holds(request.stop_tokens, token) ||
+                      (!request.ignore_eos && holds(request.eos_tokens, token));
     if (ends && static_cast<std::int64_t>(output.size()) >= request.min_tokens) {
       *finish = FinishReason::kStop;
       break;
@@ -74,7 +75,10 @@ inline std::vector<std::int32_t> UndisturbedOutput(const SequenceRequest& reques
 
 class FakeReplica {
  public:
-  FakeReplica(const SchedulerOptions& options, std::int32_t vocab) : options_(options), vocab_(vocab) { Restart(0); }
+  FakeReplica(const SchedulerOptions& options, std::int32_t vocab)
+      : options_(options), vocab_(vocab) {
+    Restart(0);
+  }
 
   /// New workers: no rows, garbage in the pages, nothing in flight.
   void Restart(std::uint64_t generation) {
@@ -91,7 +95,8 @@ class FakeReplica {
   /// Executes a plan at once; the results wait in results(group).
   void Run(const spec::StepPlan& plan) {
     if (plan.generation != generation_ || plan.step != next_step_) {
-      Problem(fmt::format("got step {}.{}, expected {}.{}", plan.generation, plan.step, generation_, next_step_));
+      Problem(fmt::format(
+          "got step {}.{}, expected {}.{}", plan.generation, plan.step, generation_, next_step_));
       return;
     }
     ++next_step_;
@@ -131,7 +136,10 @@ class FakeReplica {
     }
     for (std::size_t i = 0; i < groups_.size(); ++i) {
       if (num_tokens[i] > options_.max_batched_tokens) {
-        Problem(fmt::format("{} tokens in step {}, budget {}", num_tokens[i], plan.step, options_.max_batched_tokens));
+        Problem(fmt::format("{} tokens in step {}, budget {}",
+                            num_tokens[i],
+                            plan.step,
+                            options_.max_batched_tokens));
       }
       results[i].generation = plan.generation;
       results[i].step = plan.step;
@@ -140,7 +148,9 @@ class FakeReplica {
     }
   }
 
-  std::deque<spec::StepResult>& results(std::int32_t group) { return groups_[static_cast<std::size_t>(group)].results; }
+  std::deque<spec::StepResult>& results(std::int32_t group) {
+    return groups_[static_cast<std::size_t>(group)].results;
+  }
   const std::string& problem() const { return problem_; }
   /// Sequences with this seed get NaN logits.
   void set_nan_seed(std::uint64_t seed) { nan_seed_ = seed; }
@@ -178,7 +188,8 @@ class FakeReplica {
   }
 
   std::uint64_t& SlotOf(std::int32_t group, const Row& row, std::int64_t position) {
-    return Slot(group, row.pages.at(static_cast<std::size_t>(position / options_.page_size)),
+    return Slot(group,
+                row.pages.at(static_cast<std::size_t>(position / options_.page_size)),
                 position % options_.page_size);
   }
 
@@ -191,8 +202,10 @@ class FakeReplica {
     }
     row->pages.insert(row->pages.end(), work.new_pages.begin(), work.new_pages.end());
     const std::int64_t end = work.start + work.count;
-    if (static_cast<std::int64_t>(row->pages.size()) != (end + options_.page_size - 1) / options_.page_size) {
-      Problem(fmt::format("row {} has {} pages for {} positions", work.row, row->pages.size(), end));
+    if (static_cast<std::int64_t>(row->pages.size()) !=
+        (end + options_.page_size - 1) / options_.page_size) {
+      Problem(
+          fmt::format("row {} has {} pages for {} positions", work.row, row->pages.size(), end));
     }
   }
 
@@ -201,11 +214,13 @@ class FakeReplica {
     const auto num_tokens = static_cast<std::int64_t>(row.tokens.size());
     const std::int64_t end = work.start + work.count;
     if (!row.open || work.count < 1 || end > num_tokens || (work.sample && end != num_tokens)) {
-      Problem(fmt::format("row {}: open {}, run {} to {} of {}", work.row, row.open, work.start, end, num_tokens));
+      Problem(fmt::format(
+          "row {}: open {}, run {} to {} of {}", work.row, row.open, work.start, end, num_tokens));
       return;
     }
     if (work.input_step != row.sample_step) {
-      Problem(fmt::format("row {}: input step {}, sampled in {}", work.row, work.input_step, row.sample_step));
+      Problem(fmt::format(
+          "row {}: input step {}, sampled in {}", work.row, work.input_step, row.sample_step));
     }
     TakePages(work, &row);
     if (!problem_.empty()) {

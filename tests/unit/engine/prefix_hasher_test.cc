@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/prefix_hasher.h"
 
+#include "engine/siphash.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -9,8 +11,6 @@
 #include <numeric>
 #include <string>
 #include <vector>
-
-#include "engine/siphash.h"
 
 namespace inferd::engine {
 namespace {
@@ -52,7 +52,9 @@ TEST(SipHash, EqualsTheReference) {
   EXPECT_EQ(ReferenceHash(144), "6167DFCB3A52852F77F168C65452FE5A");
 }
 
-std::vector<Hash128> Keys(const PrefixHasher& hasher, const std::vector<std::int32_t>& tokens, std::string_view salt) {
+std::vector<Hash128> Keys(const PrefixHasher& hasher,
+                          const std::vector<std::int32_t>& tokens,
+                          std::string_view salt) {
   std::vector<Hash128> keys;
   hasher.Extend(tokens, salt, &keys);
   return keys;

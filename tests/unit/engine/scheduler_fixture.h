@@ -2,6 +2,10 @@
 // SchedulerTest: a scheduler, a fake replica and a fake clock, driven step by step.
 #pragma once
 
+#include "base/clock.h"
+#include "engine/scheduler.h"
+#include "unit/engine/fake_replica.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,10 +14,6 @@
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include "base/clock.h"
-#include "engine/scheduler.h"
-#include "unit/engine/fake_replica.h"
 
 namespace inferd::engine {
 
@@ -34,7 +34,9 @@ class SchedulerTest : public testing::Test {
     replica_.emplace(options_, kVocab);
   }
 
-  static SequenceRequest Request(std::uint64_t id, std::size_t num_prompt, std::int64_t max_tokens) {
+  static SequenceRequest Request(std::uint64_t id,
+                                 std::size_t num_prompt,
+                                 std::int64_t max_tokens) {
     SequenceRequest request;
     request.id = id;
     request.prompt.resize(num_prompt);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thousands of seeded random schedules against the fake replica: outputs equal the undisturbed run, pages add up, budgets
-// hold, every sequence ends. A failing seed names itself; INFERD_SEED=n runs it alone, INFERD_SEEDS=n runs n of them.
+// Thousands of seeded random schedules against the fake replica: outputs equal the undisturbed run,
+// pages add up, budgets hold, every sequence ends. A failing seed names itself; INFERD_SEED=n runs
+// it alone, INFERD_SEEDS=n runs n of them.
+#include "base/clock.h"
+#include "engine/scheduler.h"
+#include "unit/engine/fake_replica.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,10 +14,6 @@
 #include <map>
 #include <string>
 #include <vector>
-
-#include "base/clock.h"
-#include "engine/scheduler.h"
-#include "unit/engine/fake_replica.h"
 
 namespace inferd::engine {
 namespace {
@@ -26,7 +27,8 @@ class Random {
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::int64_t Between(std::int64_t low, std::int64_t high) {
     state_ = Mix(state_, 77);
-    return low + static_cast<std::int64_t>((state_ >> 1) % static_cast<std::uint64_t>(high - low + 1));
+    return low +
+           static_cast<std::int64_t>((state_ >> 1) % static_cast<std::uint64_t>(high - low + 1));
   }
   bool OneIn(std::int64_t n) { return Between(1, n) == 1; }
 
@@ -53,8 +55,10 @@ SchedulerOptions RandomOptions(Random* random) {
   options.page_size = static_cast<std::int32_t>(random->Between(1, 6));
   options.num_pages = random->Between(12, 48) / options.page_size + 2;
   options.max_num_seqs = static_cast<std::int32_t>(random->Between(1, 6));
-  options.max_batched_tokens = static_cast<std::int32_t>(random->OneIn(3) ? random->Between(2, 5) : random->Between(6, 40));
-  options.max_mixed_prefill_tokens = random->OneIn(3) ? static_cast<std::int32_t>(random->Between(1, 8)) : 0;
+  options.max_batched_tokens =
+      static_cast<std::int32_t>(random->OneIn(3) ? random->Between(2, 5) : random->Between(6, 40));
+  options.max_mixed_prefill_tokens =
+      random->OneIn(3) ? static_cast<std::int32_t>(random->Between(1, 8)) : 0;
   options.max_model_len = random->Between(10, 60);
   options.max_waiting = random->Between(3, 30);
   options.prefix_cache = !random->OneIn(4);
@@ -132,7 +136,8 @@ class Simulation {
     if (plan.has_value()) {
       replica_.Run(*plan);
     } else if (was_idle && was_unfinished && scheduler_.has_unfinished()) {
-      Fail("nothing to run and nothing in flight, but {} running and {} waiting", scheduler_.Stats().running,
+      Fail("nothing to run and nothing in flight, but {} running and {} waiting",
+           scheduler_.Stats().running,
            scheduler_.Stats().waiting);
     }
     if (scheduler_.num_in_flight() > options_.max_in_flight) {
@@ -141,7 +146,8 @@ class Simulation {
   }
 
   void Deliver() {
-    auto& results = replica_.results(static_cast<std::int32_t>(random_.Between(0, options_.num_groups - 1)));
+    auto& results =
+        replica_.results(static_cast<std::int32_t>(random_.Between(0, options_.num_groups - 1)));
     if (results.empty()) {
       return;
     }
@@ -168,7 +174,8 @@ class Simulation {
     // Few distinct prompts, so that prefixes are shared.
     const std::int64_t family = random_.Between(0, 2);
     for (std::int64_t i = 0; i < length; ++i) {
-      request.prompt.push_back(static_cast<std::int32_t>(Mix(static_cast<std::uint64_t>(family), static_cast<std::uint64_t>(i)) % kVocab));
+      request.prompt.push_back(static_cast<std::int32_t>(
+          Mix(static_cast<std::uint64_t>(family), static_cast<std::uint64_t>(i)) % kVocab));
     }
     if (random_.OneIn(2)) {
       request.prompt.back() = static_cast<std::int32_t>(random_.Between(0, kVocab - 1));
@@ -228,8 +235,8 @@ class Simulation {
       if (result.ok()) {
         Client client;
         client.request = request;
-        client.expected =
-            UndisturbedOutput(request, scheduler_.max_sequence_tokens(), kVocab, &client.expected_finish);
+        client.expected = UndisturbedOutput(
+            request, scheduler_.max_sequence_tokens(), kVocab, &client.expected_finish);
         if (request.sampling.seed == kNanSeed && request.max_tokens > 0) {
           client.expected.clear();
           client.expected_finish = FinishReason::kError;
@@ -243,7 +250,8 @@ class Simulation {
     if (next_id_ == 1) {
       return;
     }
-    const auto id = static_cast<std::uint64_t>(random_.Between(1, static_cast<std::int64_t>(next_id_) - 1));
+    const auto id =
+        static_cast<std::uint64_t>(random_.Between(1, static_cast<std::int64_t>(next_id_) - 1));
     const auto it = clients_.find(id);
     if (it != clients_.end()) {
       it->second.cancelled = true;
@@ -282,7 +290,9 @@ class Simulation {
 
   void TakePromptLogprobs(const TokenEvent& event, Client* client) {
     if (event.prompt_first != client->num_prompt_logprobs) {
-      Fail("sequence {}: prompt logprobs from {}, expected {}", event.id, event.prompt_first,
+      Fail("sequence {}: prompt logprobs from {}, expected {}",
+           event.id,
+           event.prompt_first,
            client->num_prompt_logprobs);
     }
     std::uint64_t sum = 0;
@@ -301,10 +311,12 @@ class Simulation {
   }
 
   void CheckFinish(const TokenEvent& event, const Client& client) {
-    const bool timed_out = event.error.has_value() && event.error->code() == Code::kDeadlineExceeded;
+    const bool timed_out =
+        event.error.has_value() && event.error->code() == Code::kDeadlineExceeded;
     if (timed_out) {
       const SequenceRequest& request = client.request;
-      const bool queue = request.queue_deadline_ns != 0 && clock_.NowNs() >= request.queue_deadline_ns && client.output.empty();
+      const bool queue = request.queue_deadline_ns != 0 &&
+                         clock_.NowNs() >= request.queue_deadline_ns && client.output.empty();
       const bool whole = request.deadline_ns != 0 && clock_.NowNs() >= request.deadline_ns;
       if (!queue && !whole) {
         Fail("sequence {} timed out too early", event.id);
@@ -318,12 +330,16 @@ class Simulation {
       return;
     }
     if (event.finish != client.expected_finish || client.output != client.expected) {
-      Fail("sequence {} ended with {} after {} tokens, expected {} after {}", event.id,
-           static_cast<int>(event.finish), client.output.size(), static_cast<int>(client.expected_finish),
+      Fail("sequence {} ended with {} after {} tokens, expected {} after {}",
+           event.id,
+           static_cast<int>(event.finish),
+           client.output.size(),
+           static_cast<int>(client.expected_finish),
            client.expected.size());
     }
     const bool asked = client.request.sampling.prompt_logprobs >= 0;
-    if (asked && client.num_prompt_logprobs < static_cast<std::int64_t>(client.request.prompt.size())) {
+    if (asked &&
+        client.num_prompt_logprobs < static_cast<std::int64_t>(client.request.prompt.size())) {
       Fail("sequence {} got {} prompt logprobs", event.id, client.num_prompt_logprobs);
     }
   }
@@ -350,7 +366,10 @@ class Simulation {
     }
     const SchedulerStats stats = scheduler_.Stats();
     if (stats.kv_pages_used != 0 || stats.running != 0 || stats.waiting != 0) {
-      Fail("idle, but {} pages used, {} running, {} waiting", stats.kv_pages_used, stats.running, stats.waiting);
+      Fail("idle, but {} pages used, {} running, {} waiting",
+           stats.kv_pages_used,
+           stats.running,
+           stats.waiting);
     }
     std::int64_t finished = 0;
     for (const std::int64_t count : stats.finished) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence through the scheduler, and how a step is shared out. Random cases: scheduler_simulation_test.cc.
+// One sequence through the scheduler, and how a step is shared out. Random cases:
+// scheduler_simulation_test.cc.
+#include "unit/engine/scheduler_fixture.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -7,8 +10,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "unit/engine/scheduler_fixture.h"
 
 namespace inferd::engine {
 namespace {
@@ -26,7 +27,8 @@ TEST_F(SchedulerTest, RefusesWhatCanNeverRun) {
   EXPECT_EQ(code(Request(1, 3, -1)), static_cast<int>(Code::kInvalidArgument));
   const Result<> pool = scheduler_->Add(Request(1, 40, 1));
   ASSERT_FALSE(pool.ok());
-  EXPECT_EQ(pool.error().message(), "the prompt has 40 tokens, but the KV cache holds 40 tokens; shorten the prompt");
+  EXPECT_EQ(pool.error().message(),
+            "the prompt has 40 tokens, but the KV cache holds 40 tokens; shorten the prompt");
   EXPECT_EQ(code(Request(1, 39, 1)), 0);
   EXPECT_EQ(code(Request(1, 3, 1)), static_cast<int>(Code::kAlreadyExists));
   EXPECT_EQ(code(Request(2, 3, 1)), 0);
