@@ -121,6 +121,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   }
 
   void Cancel(StreamId stream, std::int32_t choice) override {
+    if (!started_.load()) {
+      return;  // Nothing can have been submitted.
+    }
     // The replica that has it acts, the others do not know the stream.
     for (const auto& replica : replicas_) {
       replica->Cancel(stream, choice);

@@ -255,6 +255,7 @@ void Replica::CheckRanks() {
   if (!ranks_.running()) {
     if (was_ready_) {
       phase_.store(Phase::kRecovering);
+      CheckRecoveryDeadline();
     }
     scheduler_.ExpireDeadlines();
     return;
@@ -268,8 +269,20 @@ void Replica::CheckRanks() {
                 generation_);
     }
     was_ready_ = true;
+    gave_up_waiting_ = false;
     last_result_ns_ = clock_.NowNs();
     phase_.store(Phase::kReady);
+  }
+}
+
+void Replica::CheckRecoveryDeadline() {
+  const std::int64_t waited_ms = (clock_.NowNs() - fault_began_ns_) / kNsPerMs;
+  if (!gave_up_waiting_ && waited_ms > options_.recovery_deadline_ms) {
+    gave_up_waiting_ = true;
+    log::Failure("leader", "replica {} has not come back after {} ms", options_.ranks.replica, waited_ms);
+  }
+  if (gave_up_waiting_ && !table_.empty()) {
+    FailAll(Unavailable("the model's workers could not be replaced within {} ms", options_.recovery_deadline_ms));
   }
 }
 

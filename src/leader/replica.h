@@ -32,6 +32,8 @@ struct ReplicaOptions {
   std::vector<std::int32_t> eos_tokens;
   /// After this many faults in a row without a finished step, what is running is failed instead of replayed once more.
   int max_replays = 3;
+  /// When the ranks have not come back after this long, waiting requests are failed rather than held for ever.
+  std::int64_t recovery_deadline_ms = 300'000;
   /// A first load that fails this often fails the server.
   int max_load_failures = 1;
 };
@@ -105,6 +107,7 @@ class Replica {
   void Pump();
   void CheckRanks();
   void CheckStepDeadline();
+  void CheckRecoveryDeadline();
   void BeginRecovery(const std::string& why);
   void FailAll(const Error& error);
   void TakeEngineEvents();
@@ -134,6 +137,7 @@ class Replica {
   std::int64_t last_result_ns_ = 0;
   std::int64_t fault_began_ns_ = 0;
   int faults_in_a_row_ = 0;
+  bool gave_up_waiting_ = false;  // in this recovery
   int load_failures_ = 0;
   bool was_ready_ = false;
   std::vector<engine::TokenEvent> token_events_;
