@@ -12,7 +12,8 @@
 
 namespace inferd::base {
 
-/// Thread-safe. After Close, pushes are refused and pops drain what is left, then answer nullopt at once.
+/// Thread-safe. After Close, pushes are refused and pops drain what is left, then answer nullopt at
+/// once.
 template <class T>
 class BoundedQueue {
  public:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// INFERD_CHECK: always on; for what only our own bug can break. A worker that dies of it is a normal event for the leader.
+// INFERD_CHECK: always on; for what only our own bug can break. A worker that dies of it is a
+// normal event for the leader.
 #pragma once
 
 #include <source_location>
@@ -14,16 +15,16 @@ namespace inferd::base {
 
 }  // namespace inferd::base
 
-#define INFERD_CHECK(condition)                        \
-  do {                                                 \
-    if (!(condition)) [[unlikely]] {                   \
-      ::inferd::base::CheckFailed(#condition, {});     \
-    }                                                  \
+#define INFERD_CHECK(condition)                    \
+  do {                                             \
+    if (!(condition)) [[unlikely]] {               \
+      ::inferd::base::CheckFailed(#condition, {}); \
+    }                                              \
   } while (false)
 
-#define INFERD_CHECK_MSG(condition, message)               \
-  do {                                                     \
-    if (!(condition)) [[unlikely]] {                       \
-      ::inferd::base::CheckFailed(#condition, (message));  \
-    }                                                      \
+#define INFERD_CHECK_MSG(condition, message)              \
+  do {                                                    \
+    if (!(condition)) [[unlikely]] {                      \
+      ::inferd::base::CheckFailed(#condition, (message)); \
+    }                                                     \
   } while (false)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 64-bit unsigned arithmetic that answers nullopt instead of wrapping; for every size that comes out of a file or a peer.
+// 64-bit unsigned arithmetic that answers nullopt instead of wrapping; for every size that comes
+// out of a file or a peer.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element and block formats of stored weights: names, block sizes and bytes. Facts of the GGUF and safetensors specs.
+// Element and block formats of stored weights: names, block sizes and bytes. Facts of the GGUF and
+// safetensors specs.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace inferd {
 
-/// Storage format of a tensor. Quantised formats (kQ4_0 and on) store blocks of BlockElements() consecutive values of a row.
+/// Storage format of a tensor. Quantised formats (kQ4_0 and on) store blocks of BlockElements()
+/// consecutive values of a row.
 enum class DType : std::uint8_t {
   kF32,
   kF16,

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short makers of errors with formatted text: `return InvalidArgument("--tp {} is more than {}", tp, heads);`.
+// Short makers of errors with formatted text: `return InvalidArgument("--tp {} is more than {}",
+// tp, heads);`.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <fmt/core.h>
 
 #include <string>
 #include <utility>
 
-#include "inferd/result.h"
-
 namespace inferd {
 
-#define INFERD_DEFINE_ERROR_MAKER(Name)                                    \
-  template <class... Args>                                                 \
-  Error Name(fmt::format_string<Args...> format, Args&&... args) {         \
+#define INFERD_DEFINE_ERROR_MAKER(Name)                                       \
+  template <class... Args>                                                    \
+  Error Name(fmt::format_string<Args...> format, Args&&... args) {            \
     return {Code::k##Name, fmt::format(format, std::forward<Args>(args)...)}; \
   }
 

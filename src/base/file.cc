@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/file.h"
 
+#include "base/error.h"
+
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <sys/mman.h>
@@ -12,8 +14,6 @@
 #include <cstring>
 #include <memory>
 #include <vector>
-
-#include "base/error.h"
 
 namespace inferd::base {
 namespace {
@@ -101,7 +101,8 @@ Result<std::string> ReadFile(const std::string& path, std::uint64_t max_bytes) {
   struct stat info {};
   INFERD_ASSIGN(const UniqueFd fd, OpenForReading(path, &info));
   if (static_cast<std::uint64_t>(info.st_size) > max_bytes) {
-    return InvalidArgument("{} has {} bytes, more than the {} allowed", path, info.st_size, max_bytes);
+    return InvalidArgument(
+        "{} has {} bytes, more than the {} allowed", path, info.st_size, max_bytes);
   }
   std::string content(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t done = 0;
@@ -152,7 +153,8 @@ Result<> WriteFileAtomic(const std::string& path, std::string_view content) {
 Result<std::string> Sha256OfFile(const std::string& path) {
   struct stat info {};
   INFERD_ASSIGN(const UniqueFd fd, OpenForReading(path, &info));
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
+                                                                        &EVP_MD_CTX_free);
   EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
   std::vector<char> buffer(1U << 20);
   for (;;) {

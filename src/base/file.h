@@ -2,14 +2,14 @@
 // Files: owned descriptors, read-only mappings, whole small files, sha256.
 #pragma once
 
+#include "inferd/result.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include "inferd/result.h"
 
 namespace inferd::base {
 
@@ -38,8 +38,9 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// A whole file mapped read-only. Movable; the bytes stay put. Reading past a file that shrinks meanwhile raises SIGBUS:
-/// readers check every range against size() first, and the loader treats a changed file as an error.
+/// A whole file mapped read-only. Movable; the bytes stay put. Reading past a file that shrinks
+/// meanwhile raises SIGBUS: readers check every range against size() first, and the loader treats a
+/// changed file as an error.
 class MappedFile {
  public:
   static Result<MappedFile> Open(const std::string& path);
@@ -74,7 +75,8 @@ Result<> WriteFileAtomic(const std::string& path, std::string_view content);
 /// Lower-case hex sha256 of a file, read in chunks.
 Result<std::string> Sha256OfFile(const std::string& path);
 
-/// The user's cache folder of inferd: $INFERD_CACHE, else $XDG_CACHE_HOME/inferd, else ~/.cache/inferd.
+/// The user's cache folder of inferd: $INFERD_CACHE, else $XDG_CACHE_HOME/inferd, else
+/// ~/.cache/inferd.
 std::string CacheDir();
 
 }  // namespace inferd::base

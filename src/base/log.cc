@@ -2,13 +2,13 @@
 // The only file that includes spdlog. Also holds CheckFailed, which must log before it dies.
 #include "base/log.h"
 
+#include "base/check.h"
+
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
 #include <string>
-
-#include "base/check.h"
 
 namespace inferd::log {
 namespace {
@@ -37,7 +37,8 @@ spdlog::level::level_enum Convert(Level level) {
 void Init(Level level, std::string_view process_name) {
   Logger().set_level(Convert(level));
   Logger().flush_on(spdlog::level::debug);
-  Logger().set_pattern(std::string("%Y-%m-%dT%H:%M:%S.%e %^%L%$ ") + std::string(process_name) + " %v");
+  Logger().set_pattern(std::string("%Y-%m-%dT%H:%M:%S.%e %^%L%$ ") + std::string(process_name) +
+                       " %v");
 }
 
 bool Enabled(Level level) { return Logger().should_log(Convert(level)); }
@@ -51,9 +52,11 @@ void Write(Level level, std::string_view room, std::string_view message) {
 namespace inferd::base {
 
 void CheckFailed(std::string_view condition, std::string_view message, std::source_location place) {
-  log::Write(log::Level::kError,
-             "check",
-             fmt::format("{}:{}: check failed: {} {}", place.file_name(), place.line(), condition, message));
+  log::Write(
+      log::Level::kError,
+      "check",
+      fmt::format(
+          "{}:{}: check failed: {} {}", place.file_name(), place.line(), condition, message));
   std::abort();
 }
 

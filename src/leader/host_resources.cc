@@ -24,7 +24,8 @@ std::optional<std::int64_t> ParseNumber(std::string_view text) {
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
-/// First line of a file in /proc or /sys that starts with `prefix`. Such files have no size, hence not ReadFile.
+/// First line of a file in /proc or /sys that starts with `prefix`. Such files have no size, hence
+/// not ReadFile.
 std::optional<std::string> FindLine(const char* path, std::string_view prefix) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "re"), &std::fclose);
   char line[256];

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the front end may ask of the leader: submit, cancel, and look at the state. Token ids in, token ids out; text is
-// the caller's business.
+// What the front end may ask of the leader: submit, cancel, and look at the state. Token ids in,
+// token ids out; text is the caller's business.
 #pragma once
+
+#include "inferd/result.h"
+#include "spec/model_spec.h"
+#include "spec/sampling_params.h"
+#include "spec/step.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -10,15 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "inferd/result.h"
-#include "spec/model_spec.h"
-#include "spec/sampling_params.h"
-#include "spec/step.h"
-
 namespace inferd::leader {
 
-/// Names a stream of the front end: I/O thread, slot there, and how often the slot was used before. The engine side
-/// never touches a connection; a stale generation is dropped by the I/O thread.
+/// Names a stream of the front end: I/O thread, slot there, and how often the slot was used before.
+/// The engine side never touches a connection; a stale generation is dropped by the I/O thread.
 struct StreamId {
   std::uint32_t io = 0;
   std::uint32_t slot = 0;
@@ -32,16 +32,19 @@ enum class FinishReason : std::uint8_t { kNone, kStop, kLength, kCancelled, kErr
 struct OutputEvent {
   StreamId stream;
   std::int32_t choice = 0;  // 0..n-1
-  /// Generated token, or nullopt for an event that only ends the choice or only carries prompt logprobs.
+  /// Generated token, or nullopt for an event that only ends the choice or only carries prompt
+  /// logprobs.
   std::optional<spec::SampledToken> token;
   FinishReason finish = FinishReason::kNone;  // with the last event of the choice
-  std::int32_t stop_token = -1;               // the end token, when finish is kStop (it is also `token`)
-  std::int32_t cached_tokens = 0;             // prompt tokens served from the prefix cache; with the first event
+  std::int32_t stop_token = -1;  // the end token, when finish is kStop (it is also `token`)
+  std::int32_t cached_tokens =
+      0;  // prompt tokens served from the prefix cache; with the first event
   std::vector<spec::SampledToken> prompt_logprobs;  // complete, with the choice's first event
-  std::optional<Error> error;                 // with kError
+  std::optional<Error> error;                       // with kError
 };
 
-/// Receives all events of one step that belong to one I/O thread, in order. Called on an engine thread; must not block.
+/// Receives all events of one step that belong to one I/O thread, in order. Called on an engine
+/// thread; must not block.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -63,7 +66,15 @@ struct GenerateRequest {
   std::string cache_salt;                    // part of the prefix cache's key, with the tenant
 };
 
-enum class Phase : std::uint8_t { kStarting, kLoading, kReady, kRecovering, kDraining, kStopped, kFailed };
+enum class Phase : std::uint8_t {
+  kStarting,
+  kLoading,
+  kReady,
+  kRecovering,
+  kDraining,
+  kStopped,
+  kFailed
+};
 
 struct LoadProgress {
   std::int64_t bytes_done = 0;
@@ -85,11 +96,12 @@ class InferenceService {
  public:
   virtual ~InferenceService() = default;
 
-  /// Thread-safe, does not block. Errors come at once: kResourceExhausted (queue full: 429), kUnavailable (not ready,
-  /// draining: 503), kInvalidArgument (prompt and max_tokens do not fit, with the numbers). After success events follow
-  /// until every choice has finished.
+  /// Thread-safe, does not block. Errors come at once: kResourceExhausted (queue full: 429),
+  /// kUnavailable (not ready, draining: 503), kInvalidArgument (prompt and max_tokens do not fit,
+  /// with the numbers). After success events follow until every choice has finished.
   virtual Result<> Submit(GenerateRequest request) = 0;
-  /// Thread-safe. Ends the choice (or all with choice -1) within one step; no further events are promised.
+  /// Thread-safe. Ends the choice (or all with choice -1) within one step; no further events are
+  /// promised.
   virtual void Cancel(StreamId stream, std::int32_t choice) = 0;
 
   virtual Phase phase() const = 0;

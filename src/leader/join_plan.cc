@@ -64,18 +64,18 @@ std::vector<spec::JoinRequest> PlanJoins(const std::vector<spec::ShardPlan>& sha
     const auto id = [&](const char* kind, int a, int b) {
       return fmt::format("{}-g{}-{}-{}-{}", server_id, generation, kind, a, b);
     };
-    join.tp = MakeGroup(places, id("tp", own.stage, own.group),
-                        Select(shards, [&](const spec::ShardPlan& s) {
-                          return s.stage == own.stage && s.group == own.group;
-                        }));
-    join.ep = MakeGroup(places, id("ep", own.stage, own.tp_rank),
-                        Select(shards, [&](const spec::ShardPlan& s) {
-                          return s.stage == own.stage && s.tp_rank == own.tp_rank;
-                        }));
-    join.pp = MakeGroup(places, id("pp", own.group, own.tp_rank),
-                        Select(shards, [&](const spec::ShardPlan& s) {
-                          return s.group == own.group && s.tp_rank == own.tp_rank;
-                        }));
+    join.tp = MakeGroup(
+        places, id("tp", own.stage, own.group), Select(shards, [&](const spec::ShardPlan& s) {
+          return s.stage == own.stage && s.group == own.group;
+        }));
+    join.ep = MakeGroup(
+        places, id("ep", own.stage, own.tp_rank), Select(shards, [&](const spec::ShardPlan& s) {
+          return s.stage == own.stage && s.tp_rank == own.tp_rank;
+        }));
+    join.pp = MakeGroup(
+        places, id("pp", own.group, own.tp_rank), Select(shards, [&](const spec::ShardPlan& s) {
+          return s.group == own.group && s.tp_rank == own.tp_rank;
+        }));
     join.ids = MakeGroup(places, id("ids", own.group, 0), IdsRanks(shards, own.group));
     joins.push_back(std::move(join));
   }

@@ -2,12 +2,12 @@
 // Which communicator groups each rank of a replica joins. Pure.
 #pragma once
 
+#include "spec/parallel.h"
+#include "spec/worker_config.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "spec/parallel.h"
-#include "spec/worker_config.h"
 
 namespace inferd::leader {
 
@@ -16,8 +16,8 @@ struct RankPlace {
   std::string data_endpoint;  // empty on one host
 };
 
-/// One JoinRequest per rank, in rank order. `server_id` keeps the groups of two servers of one host apart. A group whose
-/// ranks share a node uses shared memory, any other one TCP.
+/// One JoinRequest per rank, in rank order. `server_id` keeps the groups of two servers of one host
+/// apart. A group whose ranks share a node uses shared memory, any other one TCP.
 std::vector<spec::JoinRequest> PlanJoins(const std::vector<spec::ShardPlan>& shards,
                                          const std::vector<RankPlace>& places,
                                          const std::string& server_id,

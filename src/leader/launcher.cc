@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/launcher.h"
 
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -9,10 +13,6 @@
 
 #include <algorithm>
 #include <utility>
-
-#include "base/check.h"
-#include "base/clock.h"
-#include "base/log.h"
 
 namespace inferd::leader {
 namespace {
@@ -24,7 +24,9 @@ constexpr int kCannotStart = 127 << 8;  // wait status of an exit with 127
 }  // namespace
 
 LocalLauncher::LocalLauncher(LauncherOptions options, ExitCallback on_exit)
-    : options_(std::move(options)), on_exit_(std::move(on_exit)), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : options_(std::move(options)),
+      on_exit_(std::move(on_exit)),
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   INFERD_CHECK(wake_fd_.valid());
   thread_ = std::thread([this] { Loop(); });
 }

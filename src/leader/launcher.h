@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launcher: starts and ends worker processes on this host and, through node agents, on others. One thread owns all local
-// children, so that their parent-death signal is that of the server.
+// Launcher: starts and ends worker processes on this host and, through node agents, on others. One
+// thread owns all local children, so that their parent-death signal is that of the server.
 #pragma once
+
+#include "base/file.h"
+#include "inferd/result.h"
+#include "leader/process.h"
+#include "rpc/control_server.h"
 
 #include <atomic>
 #include <cstdint>
@@ -13,18 +18,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/file.h"
-#include "inferd/result.h"
-#include "leader/process.h"
-#include "rpc/control_server.h"
-
 namespace inferd::leader {
 
 struct LauncherOptions {
   std::string worker_binary;   // runs "worker"
   std::string leader_address;  // what local workers attach to: "unix:/path"
   std::string secret;
-  std::string data_address;    // this host's address for data between hosts; empty: one host
+  std::string data_address;  // this host's address for data between hosts; empty: one host
   std::int32_t node_rank = 0;
 };
 
@@ -62,7 +62,7 @@ class LocalLauncher {
   std::mutex mutex_;
   std::vector<Command> commands_;
   std::atomic<bool> stop_{false};
-  std::int64_t stop_deadline_ms_ = 0;  // written before stop_
+  std::int64_t stop_deadline_ms_ = 0;          // written before stop_
   std::map<std::uint64_t, Process> children_;  // the thread's own
   std::thread thread_;
 };

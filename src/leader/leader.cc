@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/leader.h"
 
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/replica_router.h"
+#include "leader/host_resources.h"
+#include "leader/node_table.h"
+#include "leader/replica.h"
+#include "leader/sizing.h"
+#include "plan/placement.h"
+#include "rpc/control_server.h"
+#include "rpc/secret.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,17 +26,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/error.h"
-#include "base/log.h"
-#include "engine/replica_router.h"
-#include "leader/host_resources.h"
-#include "leader/node_table.h"
-#include "leader/replica.h"
-#include "leader/sizing.h"
-#include "plan/placement.h"
-#include "rpc/control_server.h"
-#include "rpc/secret.h"
-
 namespace inferd::leader {
 namespace {
 
@@ -38,9 +38,11 @@ constexpr std::int64_t kWorkerGraceMs = 2'000;
 Result<std::string> MakeRuntimeDir(const std::string& wanted) {
   const char* tmp = std::getenv("TMPDIR");
   std::string path =
-      (wanted.empty() ? std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") : wanted) + "/inferd-XXXXXX";
+      (wanted.empty() ? std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") : wanted) +
+      "/inferd-XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
-    return Unavailable("cannot make a private folder {}: set --runtime-dir to a writable place", path);
+    return Unavailable("cannot make a private folder {}: set --runtime-dir to a writable place",
+                       path);
   }
   return path;
 }
@@ -48,8 +50,7 @@ Result<std::string> MakeRuntimeDir(const std::string& wanted) {
 class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
  public:
   explicit LeaderImpl(LeaderOptions options)
-      : options_(std::move(options)),
-        hasher_(engine::PrefixHasher::Random(kPageTokens)) {}
+      : options_(std::move(options)), hasher_(engine::PrefixHasher::Random(kPageTokens)) {}
 
   ~LeaderImpl() override { Stop(); }
 
@@ -59,9 +60,10 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     INFERD_TRY(Size());
     if (options_.secret.empty()) {
       if (options_.nnodes > 1) {
-        return InvalidArgument("--nnodes {} needs a cluster secret shared by all nodes: set --cluster-secret-file or "
-                               "INFERD_CLUSTER_SECRET",
-                               options_.nnodes);
+        return InvalidArgument(
+            "--nnodes {} needs a cluster secret shared by all nodes: set --cluster-secret-file or "
+            "INFERD_CLUSTER_SECRET",
+            options_.nnodes);
       }
       options_.secret = rpc::RandomSecret();
     }
@@ -85,8 +87,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
             replica->OnExit(worker_id, std::move(how));
           }
         });
-    router_ = std::make_unique<engine::ReplicaRouter>(engine::RouterOptions{.num_replicas = options_.parallel.dp,
-                                                                            .page_size = kPageTokens});
+    router_ = std::make_unique<engine::ReplicaRouter>(
+        engine::RouterOptions{.num_replicas = options_.parallel.dp, .page_size = kPageTokens});
     starter_ = std::thread([this] { StartReplicas(); });
     return {};
   }
@@ -106,13 +108,14 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     }
     std::vector<engine::Hash128> keys;
     hasher_.Extend(request.prompt, request.cache_salt, &keys);
-    const std::int64_t cost =
-        static_cast<std::int64_t>(request.prompt.size()) + std::int64_t{request.n} * request.max_tokens;
+    const std::int64_t cost = static_cast<std::int64_t>(request.prompt.size()) +
+                              std::int64_t{request.n} * request.max_tokens;
     const int index = Route(keys, cost);
     if (index < 0) {
       return Unavailable("no replica is ready");
     }
-    Result<> submitted = replicas_[static_cast<std::size_t>(index)]->Submit(std::move(request), std::move(keys), cost);
+    Result<> submitted = replicas_[static_cast<std::size_t>(index)]->Submit(
+        std::move(request), std::move(keys), cost);
     if (!submitted.ok()) {
       const std::lock_guard lock(router_mutex_);
       router_->Finished(index, cost);
@@ -210,8 +213,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
   bool Idle() const override {
     const std::vector<ReplicaStats> all = stats();
-    return std::all_of(
-        all.begin(), all.end(), [](const ReplicaStats& s) { return s.running == 0 && s.waiting == 0; });
+    return std::all_of(all.begin(), all.end(), [](const ReplicaStats& s) {
+      return s.running == 0 && s.waiting == 0;
+    });
   }
 
   void Stop() override {
@@ -253,7 +257,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     return id;
   }
 
-  void KillWorker(std::uint64_t worker_id, std::int32_t node) override { nodes_->Kill(worker_id, node); }
+  void KillWorker(std::uint64_t worker_id, std::int32_t node) override {
+    nodes_->Kill(worker_id, node);
+  }
 
   // ---- rpc::PeerListener (stream threads)
 
@@ -285,10 +291,12 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
  private:
   Result<> Size() {
-    const bool f32_kv = options_.kv_dtype == spec::KvDtype::kF32 ||
-                        (options_.kv_dtype == spec::KvDtype::kAuto && options_.model.weight_dtype == DType::kF32);
+    const bool f32_kv =
+        options_.kv_dtype == spec::KvDtype::kF32 ||
+        (options_.kv_dtype == spec::KvDtype::kAuto && options_.model.weight_dtype == DType::kF32);
     const std::int64_t parameters = spec::CountParameters(options_.model);
-    const int ranks_here = std::max(1, options_.parallel.dp * options_.parallel.ranks_per_replica() / options_.nnodes);
+    const int ranks_here =
+        std::max(1, options_.parallel.dp * options_.parallel.ranks_per_replica() / options_.nnodes);
     std::int64_t host_bytes = options_.kv_cache_bytes;
     if (host_bytes == 0) {
       host_bytes = std::min(kDefaultKvBytes, AvailableMemoryBytes() / 4);
@@ -296,8 +304,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     SizingInput input;
     input.model = &options_.model;
     input.shards = &shards_;
-    input.bytes_per_weight =
-        parameters > 0 ? static_cast<double>(options_.weight_bytes) / static_cast<double>(parameters) : 2;
+    input.bytes_per_weight = parameters > 0 ? static_cast<double>(options_.weight_bytes) /
+                                                  static_cast<double>(parameters)
+                                            : 2;
     input.kv_bytes_per_value = f32_kv ? 4 : 2;
     input.page_tokens = kPageTokens;
     input.max_num_seqs = options_.max_num_seqs;
@@ -315,13 +324,14 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     }
     const bool only_prompt = request.max_tokens == 0;
     if (prompt > max_model_len() || (prompt == max_model_len() && !only_prompt)) {
-      return InvalidArgument("the prompt has {} tokens and this server's context length is {}; shorten the prompt or "
-                             "start with a larger --max-model-len",
-                             prompt,
-                             max_model_len());
+      return InvalidArgument(
+          "the prompt has {} tokens and this server's context length is {}; shorten the prompt or "
+          "start with a larger --max-model-len",
+          prompt,
+          max_model_len());
     }
-    request.max_tokens =
-        static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, max_model_len() - prompt));
+    request.max_tokens = static_cast<std::int32_t>(
+        std::min<std::int64_t>(request.max_tokens, max_model_len() - prompt));
     return {};
   }
 
@@ -331,7 +341,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     for (std::size_t i = 0; i < replicas_.size(); ++i) {
       const Phase one = replicas_[i]->phase();
       // While the only replica recovers it still takes requests: they wait with the others.
-      const bool serves = one == Phase::kReady || (one == Phase::kRecovering && replicas_.size() == 1);
+      const bool serves =
+          one == Phase::kReady || (one == Phase::kRecovering && replicas_.size() == 1);
       if (serves != (available_[i] != 0)) {
         available_[i] = serves ? 1 : 0;
         router_->SetAvailable(static_cast<std::int32_t>(i), serves);
@@ -353,7 +364,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
   void StartReplicas() {
     if (options_.nnodes > 1) {
-      if (Result<> joined = nodes_->WaitForAgents(options_.nodes_deadline_ms, [this] { return stopped_.load(); });
+      if (Result<> joined =
+              nodes_->WaitForAgents(options_.nodes_deadline_ms, [this] { return stopped_.load(); });
           !joined.ok()) {
         Fail(joined.error());
         return;
@@ -365,7 +377,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       return;
     }
     const int per_replica = options_.parallel.ranks_per_replica();
-    const std::string server_id = "inferd-" + std::to_string(::getpid()) + "-" + rpc::RandomSecret().substr(0, 8);
+    const std::string server_id =
+        "inferd-" + std::to_string(::getpid()) + "-" + rpc::RandomSecret().substr(0, 8);
     for (int r = 0; r < options_.parallel.dp; ++r) {
       ReplicaOptions replica;
       replica.ranks.replica = r;
@@ -434,7 +447,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     scheduler.max_num_seqs = options_.max_num_seqs;
     scheduler.max_batched_tokens = options_.max_num_batched_tokens;
     scheduler.max_model_len = sizing_.max_model_len;
-    // The bound that clients feel is Replica::Submit's; a burst passes through the waiting queue on its way to rows.
+    // The bound that clients feel is Replica::Submit's; a burst passes through the waiting queue on
+    // its way to rows.
     scheduler.max_waiting =
         options_.max_waiting + std::int64_t{options_.max_num_seqs} * options_.parallel.ep;
     scheduler.prefix_cache = options_.prefix_cache;
@@ -489,7 +503,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   std::string runtime_dir_;
 
   std::atomic<bool> started_{false};  // replicas_ is complete and never changes again
-  mutable std::atomic<bool> was_ready_{false};  // all replicas have served at once; later one is enough
+  mutable std::atomic<bool> was_ready_{
+      false};  // all replicas have served at once; later one is enough
   std::atomic<bool> draining_{false}, failed_{false}, stopped_{false};
   std::vector<std::unique_ptr<Replica>> replicas_;
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leader: the server without its front end. Cuts the model, starts workers, runs one engine per replica, and implements
-// InferenceService.
+// Leader: the server without its front end. Cuts the model, starts workers, runs one engine per
+// replica, and implements InferenceService.
 #pragma once
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 #include "spec/memory_ledger.h"
 #include "spec/parallel.h"
 #include "spec/worker_config.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace inferd::leader {
 
@@ -28,35 +28,39 @@ struct LeaderOptions {
   std::string device = "cpu";
   std::int32_t max_num_seqs = 64;
   std::int32_t max_num_batched_tokens = 512;
-  std::int64_t max_model_len = 0;     // 0: what the model was trained for, lowered to what the memory holds
-  std::int64_t max_waiting = 1024;    // sequences that may queue per replica
-  std::int64_t kv_cache_bytes = 0;    // per host; 0: a quarter of the available memory, at most 4 GiB
+  std::int64_t max_model_len =
+      0;  // 0: what the model was trained for, lowered to what the memory holds
+  std::int64_t max_waiting = 1024;  // sequences that may queue per replica
+  std::int64_t kv_cache_bytes = 0;  // per host; 0: a quarter of the available memory, at most 4 GiB
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
   bool prefix_cache = true;
   std::int64_t step_deadline_ms = 30'000;
   std::int64_t default_queue_deadline_ms = 0;  // 0: none
-  std::int32_t threads = 0;           // per host, all ranks; 0: all CPUs this process may use
+  std::int32_t threads = 0;  // per host, all ranks; 0: all CPUs this process may use
 
   // Several hosts.
   std::int32_t nnodes = 1;
-  std::string control_address;  // "10.0.0.1:7000": where workers of other hosts attach; empty: one host
-  std::string data_address;     // this host's address for data between hosts
-  std::string secret;           // empty: a random one (one host only)
+  std::string
+      control_address;  // "10.0.0.1:7000": where workers of other hosts attach; empty: one host
+  std::string data_address;  // this host's address for data between hosts
+  std::string secret;        // empty: a random one (one host only)
   bool allow_cross_host_tp = false;
   std::int64_t nodes_deadline_ms = 600'000;  // for the other nodes to join
 
-  std::string worker_binary;    // empty: the running one
-  std::string runtime_dir;      // for the control socket; empty: a fresh private folder under $TMPDIR or /tmp
+  std::string worker_binary;  // empty: the running one
+  std::string
+      runtime_dir;  // for the control socket; empty: a fresh private folder under $TMPDIR or /tmp
 };
 
 /// Thread-safe.
 class Leader : public InferenceService {
  public:
-  /// Cuts and places the model, starts listening and spawning. Loading goes on in the background: follow phase() and
-  /// load_progress(). Refuses at once what cannot work.
+  /// Cuts and places the model, starts listening and spawning. Loading goes on in the background:
+  /// follow phase() and load_progress(). Refuses at once what cannot work.
   static Result<std::unique_ptr<Leader>> Start(LeaderOptions options);
 
-  /// Waits until ready; the error says why loading failed. `progress` is called about every 100 ms meanwhile.
+  /// Waits until ready; the error says why loading failed. `progress` is called about every 100 ms
+  /// meanwhile.
   virtual Result<> WaitUntilReady(const std::function<void(const LoadProgress&)>& progress,
                                   const std::function<bool()>& give_up) = 0;
   /// New requests are refused from now on; running ones go on.

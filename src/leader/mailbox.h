@@ -10,7 +10,8 @@
 
 namespace inferd::leader {
 
-/// Thread-safe. Not bounded here: what enters is bounded at its source (admission counts, one stream per worker).
+/// Thread-safe. Not bounded here: what enters is bounded at its source (admission counts, one
+/// stream per worker).
 template <class T>
 class Mailbox {
  public:

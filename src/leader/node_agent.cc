@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/node_agent.h"
 
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "leader/host_resources.h"
+#include "leader/launcher.h"
+#include "rpc/control_client.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,13 +17,6 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "leader/host_resources.h"
-#include "leader/launcher.h"
-#include "rpc/control_client.h"
 
 namespace inferd::leader {
 namespace {
@@ -68,7 +68,8 @@ Result<std::unique_ptr<rpc::ControlClient>> AttachPatiently(const NodeAgentOptio
   hello.memory_bytes = AvailableMemoryBytes();
   for (;;) {
     auto client = rpc::Attach({options.leader, options.secret, kAttemptDeadline}, hello);
-    if (client.ok() || client.error().code() != Code::kUnavailable || clock.NowMs() >= give_up_ms || stop.load()) {
+    if (client.ok() || client.error().code() != Code::kUnavailable || clock.NowMs() >= give_up_ms ||
+        stop.load()) {
       return client;
     }
   }
@@ -82,9 +83,10 @@ bool Serve(const NodeAgentOptions& options, rpc::ControlClient* client) {
   launcher_options.secret = options.secret;
   launcher_options.data_address = options.data_address;
   launcher_options.node_rank = options.node_rank;
-  LocalLauncher launcher(std::move(launcher_options), [client](std::uint64_t worker_id, int wait_status) {
-    client->Send(rpc::WorkerExited{worker_id, wait_status});
-  });
+  LocalLauncher launcher(std::move(launcher_options),
+                         [client](std::uint64_t worker_id, int wait_status) {
+                           client->Send(rpc::WorkerExited{worker_id, wait_status});
+                         });
   for (;;) {
     Result<rpc::ToWorker> message = client->Receive();
     if (!message.ok()) {

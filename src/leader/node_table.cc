@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/node_table.h"
 
+#include "base/error.h"
+#include "base/log.h"
+
 #include <fmt/ranges.h>
 
 #include <chrono>
 #include <utility>
-
-#include "base/error.h"
-#include "base/log.h"
 
 namespace inferd::leader {
 
 NodeTable::NodeTable(std::int32_t num_nodes, LauncherOptions local, WorkerExit on_exit)
     : num_nodes_(num_nodes),
       on_exit_(std::move(on_exit)),
-      local_(std::move(local),
-             [this](std::uint64_t id, int wait_status) { on_exit_(id, DescribeExit(wait_status)); }) {}
+      local_(std::move(local), [this](std::uint64_t id, int wait_status) {
+        on_exit_(id, DescribeExit(wait_status));
+      }) {}
 
 Result<> NodeTable::WaitForAgents(std::int64_t deadline_ms, const std::function<bool()>& give_up) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
@@ -35,11 +36,13 @@ Result<> NodeTable::WaitForAgents(std::int64_t deadline_ms, const std::function<
       return Cancelled("stopped while waiting for other nodes");
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return DeadlineExceeded("node(s) {} did not join within {} ms; start them with --nnodes {} --node-rank N --leader "
-                              "HOST:PORT and the same cluster secret",
-                              fmt::join(missing(), ", "),
-                              deadline_ms,
-                              num_nodes_);
+      return DeadlineExceeded(
+          "node(s) {} did not join within {} ms; start them with --nnodes {} --node-rank N "
+          "--leader "
+          "HOST:PORT and the same cluster secret",
+          fmt::join(missing(), ", "),
+          deadline_ms,
+          num_nodes_);
     }
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   }
@@ -99,7 +102,8 @@ void NodeTable::OnAgentHello(const std::shared_ptr<rpc::Peer>& peer) {
   const std::int32_t node = peer->hello().node_rank;
   const std::lock_guard lock(mutex_);
   if (node < 1 || node >= num_nodes_) {
-    log::Warning("leader", "refused a node agent of rank {}: this server has {} node(s)", node, num_nodes_);
+    log::Warning(
+        "leader", "refused a node agent of rank {}: this server has {} node(s)", node, num_nodes_);
     peer->Close();
     return;
   }
@@ -117,7 +121,8 @@ void NodeTable::OnAgentHello(const std::shared_ptr<rpc::Peer>& peer) {
   changed_.notify_all();
 }
 
-void NodeTable::OnAgentMessage(const std::shared_ptr<rpc::Peer>& peer, const rpc::FromWorker& message) {
+void NodeTable::OnAgentMessage(const std::shared_ptr<rpc::Peer>& peer,
+                               const rpc::FromWorker& message) {
   const auto* exited = std::get_if<rpc::WorkerExited>(&message);
   if (exited == nullptr) {
     peer->Close();

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// NodeTable: the hosts of one server. Node 0 is this host; others are node agents that attach with their rank. Starts and
-// ends workers on any of them.
+// NodeTable: the hosts of one server. Node 0 is this host; others are node agents that attach with
+// their rank. Starts and ends workers on any of them.
 #pragma once
+
+#include "inferd/result.h"
+#include "leader/launcher.h"
+#include "rpc/control_server.h"
 
 #include <condition_variable>
 #include <cstdint>
@@ -13,10 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "inferd/result.h"
-#include "leader/launcher.h"
-#include "rpc/control_server.h"
-
 namespace inferd::leader {
 
 /// Thread-safe.
@@ -27,7 +27,8 @@ class NodeTable {
 
   NodeTable(std::int32_t num_nodes, LauncherOptions local, WorkerExit on_exit);
 
-  /// Waits for the agents of nodes 1..num_nodes-1; names the missing ones on a deadline. give_up is polled.
+  /// Waits for the agents of nodes 1..num_nodes-1; names the missing ones on a deadline. give_up is
+  /// polled.
   Result<> WaitForAgents(std::int64_t deadline_ms, const std::function<bool()>& give_up);
   /// CPUs each agent announced; for placement. [num_nodes], 0 for node 0.
   std::vector<std::int32_t> AgentCpus() const;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/process.h"
 
+#include "base/error.h"
+
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -11,8 +13,6 @@
 
 #include <cerrno>
 #include <cstring>
-
-#include "base/error.h"
 
 extern char** environ;
 
@@ -35,7 +35,8 @@ namespace {
   ::_exit(127);
 }
 
-std::vector<std::string> MergeEnvironment(const std::vector<std::pair<std::string, std::string>>& added) {
+std::vector<std::string> MergeEnvironment(
+    const std::vector<std::pair<std::string, std::string>>& added) {
   std::vector<std::string> merged;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -109,7 +110,8 @@ bool TryWait(const Process& process, int* wait_status) {
 
 std::string DescribeExit(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
-    return fmt::format("killed by signal {} ({})", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+    return fmt::format(
+        "killed by signal {} ({})", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
   }
   return fmt::format("exited with status {}", WEXITSTATUS(wait_status));
 }

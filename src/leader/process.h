@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Child processes on this host: started with a parent-death signal, watched through pidfds, killed by pid.
+// Child processes on this host: started with a parent-death signal, watched through pidfds, killed
+// by pid.
 #pragma once
+
+#include "base/file.h"
+#include "inferd/result.h"
 
 #include <sys/types.h>
 
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "base/file.h"
-#include "inferd/result.h"
 
 namespace inferd::leader {
 
@@ -23,8 +24,8 @@ struct Process {
   base::UniqueFd pidfd;  // readable once the process has ended
 };
 
-/// fork and exec. The child gets SIGKILL when the calling *thread* ends, so call from a thread that lives as long as the
-/// server.
+/// fork and exec. The child gets SIGKILL when the calling *thread* ends, so call from a thread that
+/// lives as long as the server.
 Result<Process> Spawn(const ProcessOptions& options);
 
 /// Non-blocking; true and the wait status when the process has ended (and is reaped).

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/rank_set.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "base/check.h"
 #include "base/log.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace inferd::leader {
 namespace {
@@ -19,7 +19,8 @@ std::int64_t RespawnPauseMs(int failures, std::uint64_t salt) {
   if (failures <= 1) {
     return 0;
   }
-  const std::int64_t base = std::min<std::int64_t>(kMaxRespawnPauseMs, 50LL << std::min(failures - 1, 10));
+  const std::int64_t base =
+      std::min<std::int64_t>(kMaxRespawnPauseMs, 50LL << std::min(failures - 1, 10));
   return base + static_cast<std::int64_t>(salt * 2654435761U % 256) * base / 1024;
 }
 
@@ -117,8 +118,14 @@ void RankSet::OnLost(std::uint64_t worker_id, std::string_view why) {
 
 void RankSet::Lose(std::size_t index, std::string_view why) {
   Rank& rank = ranks_[index];
-  log::Warning("leader", "replica {} rank {} (worker {}) lost: {}", options_.replica, index, rank.worker_id, why);
-  generation_broken_ = generation_broken_ || rank.state == RankState::kRunning || rank.state == RankState::kJoining;
+  log::Warning("leader",
+               "replica {} rank {} (worker {}) lost: {}",
+               options_.replica,
+               index,
+               rank.worker_id,
+               why);
+  generation_broken_ =
+      generation_broken_ || rank.state == RankState::kRunning || rank.state == RankState::kJoining;
   running_ = false;
   host_->KillWorker(rank.worker_id, options_.nodes[index]);
   if (rank.peer != nullptr) {
@@ -153,7 +160,8 @@ bool RankSet::Tick() {
     }
     switch (rank.state) {
       case RankState::kDead:
-        rank.worker_id = host_->SpawnWorker(options_.replica, static_cast<int>(i), options_.nodes[i]);
+        rank.worker_id =
+            host_->SpawnWorker(options_.replica, static_cast<int>(i), options_.nodes[i]);
         rank.bytes_done = 0;
         SetState(&rank, RankState::kSpawned, options_.hello_deadline_ms);
         break;

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RankSet: the worker processes of one replica, from spawning to a running generation and back after a fault.
+// RankSet: the worker processes of one replica, from spawning to a running generation and back
+// after a fault.
 #pragma once
-
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "inferd/result.h"
@@ -14,6 +9,12 @@
 #include "rpc/control_server.h"
 #include "rpc/messages.h"
 #include "spec/worker_config.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace inferd::leader {
 
@@ -32,9 +33,9 @@ struct RankSetOptions {
   std::vector<spec::LoadRequest> loads;  // per rank
   std::vector<std::int32_t> nodes;       // per rank
   std::int64_t step_deadline_ms = 30'000;
-  std::int64_t hello_deadline_ms = 30'000;       // from spawn to Hello
+  std::int64_t hello_deadline_ms = 30'000;        // from spawn to Hello
   std::int64_t load_stall_deadline_ms = 120'000;  // without progress
-  std::int64_t abort_deadline_ms = 2'000;        // from Abort to Idle
+  std::int64_t abort_deadline_ms = 2'000;         // from Abort to Idle
   std::int64_t join_deadline_ms = 15'000;
 };
 
@@ -43,7 +44,15 @@ struct RankSetOptions {
 ///   kIdle -> (all idle; Join sent) -> kJoining -> (Joined) -> kRunning
 ///   kJoining, kRunning -> (fault anywhere; Abort sent) -> kAborting -> (Idle) -> kIdle
 ///   any -> (exit, stream lost, deadline: killed) -> kDead
-enum class RankState : std::uint8_t { kDead, kSpawned, kLoading, kIdle, kJoining, kRunning, kAborting };
+enum class RankState : std::uint8_t {
+  kDead,
+  kSpawned,
+  kLoading,
+  kIdle,
+  kJoining,
+  kRunning,
+  kAborting
+};
 
 /// Owner: the replica's engine thread.
 class RankSet {
@@ -59,8 +68,8 @@ class RankSet {
   /// The worker is gone or must go: kills it if it lives, and respawns it after a pause that grows.
   void OnLost(std::uint64_t worker_id, std::string_view why);
 
-  /// Respawns, sends Join when all are idle, applies deadlines. True when a rank of a joining or running generation has
-  /// been lost, that is, when the replica must begin a new generation.
+  /// Respawns, sends Join when all are idle, applies deadlines. True when a rank of a joining or
+  /// running generation has been lost, that is, when the replica must begin a new generation.
   bool Tick();
 
   /// A new generation: ranks that take part in the old one are aborted. Tick joins them anew.
@@ -83,7 +92,7 @@ class RankSet {
     RankState state = RankState::kDead;
     std::uint64_t worker_id = 0;
     std::shared_ptr<rpc::Peer> peer;
-    std::int64_t deadline_ns = 0;    // of the present state; kDead: when to respawn
+    std::int64_t deadline_ns = 0;  // of the present state; kDead: when to respawn
     std::int64_t bytes_done = 0, bytes_total = 0;
     int failures = 0;  // deaths since it last ran
   };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/replica.h"
 
-#include <algorithm>
-#include <chrono>
-#include <utility>
-
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
 
 namespace inferd::leader {
 namespace {
@@ -47,7 +47,9 @@ void Replica::Stop() {
 
 // ---- any thread
 
-Result<> Replica::Submit(GenerateRequest request, std::vector<engine::Hash128> keys, std::int64_t cost_tokens) {
+Result<> Replica::Submit(GenerateRequest request,
+                         std::vector<engine::Hash128> keys,
+                         std::int64_t cost_tokens) {
   const Phase now = phase_.load();
   if (now != Phase::kReady && now != Phase::kRecovering) {
     return Unavailable("the model is not ready; ask /readyz and try again");
@@ -56,13 +58,16 @@ Result<> Replica::Submit(GenerateRequest request, std::vector<engine::Hash128> k
   const std::int64_t before = admitted_.fetch_add(request.n);
   if (before + request.n > limit) {
     admitted_.fetch_sub(request.n);
-    return ResourceExhausted("{} sequences are running or queued, at most {} are taken; try again later", before, limit);
+    return ResourceExhausted(
+        "{} sequences are running or queued, at most {} are taken; try again later", before, limit);
   }
   mailbox_.Post(SubmitEvent{std::move(request), std::move(keys), cost_tokens});
   return {};
 }
 
-void Replica::Cancel(StreamId stream, std::int32_t choice) { mailbox_.Post(CancelEvent{stream, choice}); }
+void Replica::Cancel(StreamId stream, std::int32_t choice) {
+  mailbox_.Post(CancelEvent{stream, choice});
+}
 
 void Replica::OnHello(std::shared_ptr<rpc::Peer> peer) {
   {
@@ -77,7 +82,9 @@ void Replica::OnMessage(std::uint64_t worker_id, rpc::FromWorker message) {
   mailbox_.Post(MessageEvent{worker_id, std::move(message)});
 }
 
-void Replica::OnClosed(std::uint64_t worker_id) { mailbox_.Post(LostEvent{worker_id, "its control stream ended"}); }
+void Replica::OnClosed(std::uint64_t worker_id) {
+  mailbox_.Post(LostEvent{worker_id, "its control stream ended"});
+}
 
 void Replica::OnExit(std::uint64_t worker_id, std::string how) {
   mailbox_.Post(LostEvent{worker_id, std::move(how)});
@@ -279,10 +286,12 @@ void Replica::CheckRecoveryDeadline() {
   const std::int64_t waited_ms = (clock_.NowNs() - fault_began_ns_) / kNsPerMs;
   if (!gave_up_waiting_ && waited_ms > options_.recovery_deadline_ms) {
     gave_up_waiting_ = true;
-    log::Failure("leader", "replica {} has not come back after {} ms", options_.ranks.replica, waited_ms);
+    log::Failure(
+        "leader", "replica {} has not come back after {} ms", options_.ranks.replica, waited_ms);
   }
   if (gave_up_waiting_ && !table_.empty()) {
-    FailAll(Unavailable("the model's workers could not be replaced within {} ms", options_.recovery_deadline_ms));
+    FailAll(Unavailable("the model's workers could not be replaced within {} ms",
+                        options_.recovery_deadline_ms));
   }
 }
 
@@ -292,7 +301,9 @@ void Replica::CheckStepDeadline() {
   }
   const std::int64_t since = std::max(sent_.front().sent_ns, last_result_ns_);
   if (clock_.NowNs() - since > options_.ranks.step_deadline_ms * kNsPerMs) {
-    BeginRecovery(fmt::format("step {} has run for more than {} ms", sent_.front().step, options_.ranks.step_deadline_ms));
+    BeginRecovery(fmt::format("step {} has run for more than {} ms",
+                              sent_.front().step,
+                              options_.ranks.step_deadline_ms));
   }
 }
 
@@ -302,7 +313,11 @@ void Replica::BeginRecovery(const std::string& why) {
   }
   ++faults_in_a_row_;
   ++generation_;
-  log::Warning("leader", "replica {}: {}; beginning generation {}", options_.ranks.replica, why, generation_);
+  log::Warning("leader",
+               "replica {}: {}; beginning generation {}",
+               options_.ranks.replica,
+               why,
+               generation_);
   if (was_ready_) {
     phase_.store(Phase::kRecovering);
   }

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replica: one engine thread that owns the scheduler and the ranks of one copy of the model, drives the step loop, and
-// brings the ranks back after a fault.
+// Replica: one engine thread that owns the scheduler and the ranks of one copy of the model, drives
+// the step loop, and brings the ranks back after a fault.
 #pragma once
+
+#include "base/clock.h"
+#include "engine/prefix_hasher.h"
+#include "engine/scheduler.h"
+#include "inferd/result.h"
+#include "leader/inference_service.h"
+#include "leader/mailbox.h"
+#include "leader/rank_set.h"
+#include "leader/sequence_table.h"
 
 #include <atomic>
 #include <cstdint>
@@ -15,24 +24,17 @@
 #include <variant>
 #include <vector>
 
-#include "base/clock.h"
-#include "engine/prefix_hasher.h"
-#include "engine/scheduler.h"
-#include "inferd/result.h"
-#include "leader/inference_service.h"
-#include "leader/mailbox.h"
-#include "leader/rank_set.h"
-#include "leader/sequence_table.h"
-
 namespace inferd::leader {
 
 struct ReplicaOptions {
   RankSetOptions ranks;
   engine::SchedulerOptions scheduler;
   std::vector<std::int32_t> eos_tokens;
-  /// After this many faults in a row without a finished step, what is running is failed instead of replayed once more.
+  /// After this many faults in a row without a finished step, what is running is failed instead of
+  /// replayed once more.
   int max_replays = 3;
-  /// When the ranks have not come back after this long, waiting requests are failed rather than held for ever.
+  /// When the ranks have not come back after this long, waiting requests are failed rather than
+  /// held for ever.
   std::int64_t recovery_deadline_ms = 300'000;
   /// A first load that fails this often fails the server.
   int max_load_failures = 1;
@@ -42,15 +44,21 @@ struct ReplicaOptions {
 class Replica {
  public:
   /// `host` and `hasher` outlive the replica. `on_ended` is called on the engine thread.
-  Replica(ReplicaOptions options, WorkerHost* host, const engine::PrefixHasher* hasher, RequestEnded on_ended);
+  Replica(ReplicaOptions options,
+          WorkerHost* host,
+          const engine::PrefixHasher* hasher,
+          RequestEnded on_ended);
   ~Replica();
 
   void Start();
   /// Fails what is left with kUnavailable, asks the workers to end, and joins the thread.
   void Stop();
 
-  /// Admission: the bound on waiting requests is checked here, so that the caller learns it at once.
-  Result<> Submit(GenerateRequest request, std::vector<engine::Hash128> keys, std::int64_t cost_tokens);
+  /// Admission: the bound on waiting requests is checked here, so that the caller learns it at
+  /// once.
+  Result<> Submit(GenerateRequest request,
+                  std::vector<engine::Hash128> keys,
+                  std::int64_t cost_tokens);
   void Cancel(StreamId stream, std::int32_t choice);
 
   // What the control server and the launchers report.
@@ -64,7 +72,8 @@ class Replica {
   Error failure() const;
   ReplicaStats stats() const;
   LoadProgress load_progress() const;
-  /// Closes the streams of a Send that has been stuck for longer than the step deadline. For a watchdog thread.
+  /// Closes the streams of a Send that has been stuck for longer than the step deadline. For a
+  /// watchdog thread.
   void CheckStuckSend();
 
  private:
@@ -122,11 +131,11 @@ class Replica {
   std::atomic<std::int64_t> admitted_{0};  // sequences submitted and not ended
   std::atomic<std::int64_t> bytes_done_{0}, bytes_total_{0};
   mutable std::mutex stats_mutex_;
-  ReplicaStats stats_;               // guarded by stats_mutex_
-  std::optional<Error> failure_;     // guarded by stats_mutex_
+  ReplicaStats stats_;                            // guarded by stats_mutex_
+  std::optional<Error> failure_;                  // guarded by stats_mutex_
   std::atomic<std::int64_t> send_started_ns_{0};  // 0: no Send is going on
   std::mutex peers_mutex_;
-  std::vector<std::weak_ptr<rpc::Peer>> peers_;   // guarded by peers_mutex_; for CheckStuckSend
+  std::vector<std::weak_ptr<rpc::Peer>> peers_;  // guarded by peers_mutex_; for CheckStuckSend
 
   // The engine thread's own:
   engine::Scheduler scheduler_;

@@ -67,7 +67,8 @@ std::vector<std::uint64_t> SequenceTable::All() const {
 }
 
 OutputEvent& SequenceTable::Stage(EventSink* sink) {
-  auto batch = std::find_if(batches_.begin(), batches_.end(), [&](const Batch& b) { return b.sink == sink; });
+  auto batch = std::find_if(
+      batches_.begin(), batches_.end(), [&](const Batch& b) { return b.sink == sink; });
   if (batch == batches_.end()) {
     batch = batches_.insert(batches_.end(), Batch{sink, {}});
   }

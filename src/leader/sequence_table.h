@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// SequenceTable: which sequence of the engine belongs to which choice of which stream, and the way back: token events of
-// a step become output events, gathered per sink and published once.
+// SequenceTable: which sequence of the engine belongs to which choice of which stream, and the way
+// back: token events of a step become output events, gathered per sink and published once.
 #pragma once
+
+#include "engine/request.h"
+#include "leader/inference_service.h"
 
 #include <cstdint>
 #include <functional>
 #include <unordered_map>
 #include <vector>
 
-#include "engine/request.h"
-#include "leader/inference_service.h"
-
 namespace inferd::leader {
 
-/// Called once when the last choice of a request has ended, with the token cost it was admitted with.
+/// Called once when the last choice of a request has ended, with the token cost it was admitted
+/// with.
 using RequestEnded = std::function<void(std::int64_t cost_tokens)>;
 
 /// Owner: the replica's engine thread.
@@ -21,7 +22,8 @@ class SequenceTable {
  public:
   explicit SequenceTable(RequestEnded on_ended) : on_ended_(std::move(on_ended)) {}
 
-  /// Registers a request of n choices; returns the sequence id of choice 0, the others follow by one.
+  /// Registers a request of n choices; returns the sequence id of choice 0, the others follow by
+  /// one.
   std::uint64_t Add(const GenerateRequest& request, std::int64_t cost_tokens);
 
   /// Ids of the live sequences of a stream's choice (-1: of all its choices).

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/sizing.h"
 
-#include <algorithm>
-
 #include "base/error.h"
+
+#include <algorithm>
 
 namespace inferd::leader {
 
@@ -26,20 +26,23 @@ Result<Sizing> SizeKvCache(const SizingInput& input) {
   Sizing sizing;
   sizing.kv_pages = std::min(affordable, pages_per_sequence * input.max_num_seqs);
   if (sizing.kv_pages < 1) {
-    return ResourceExhausted("the KV cache may take {} bytes per rank, but one page of {} tokens needs {}; give it more "
-                             "with --kv-cache-memory",
-                             input.kv_cache_bytes,
-                             input.page_tokens,
-                             page_bytes);
+    return ResourceExhausted(
+        "the KV cache may take {} bytes per rank, but one page of {} tokens needs {}; give it more "
+        "with --kv-cache-memory",
+        input.kv_cache_bytes,
+        input.page_tokens,
+        page_bytes);
   }
   sizing.max_model_len = std::min(wanted, sizing.kv_pages * input.page_tokens);
   if (input.max_model_len > sizing.max_model_len) {
-    return ResourceExhausted("--max-model-len {} needs {} bytes of KV cache per rank and there are {}; use at most {}, or "
-                             "more with --kv-cache-memory",
-                             input.max_model_len,
-                             pages_per_sequence * page_bytes,
-                             input.kv_cache_bytes,
-                             sizing.max_model_len);
+    return ResourceExhausted(
+        "--max-model-len {} needs {} bytes of KV cache per rank and there are {}; use at most {}, "
+        "or "
+        "more with --kv-cache-memory",
+        input.max_model_len,
+        pages_per_sequence * page_bytes,
+        input.kv_cache_bytes,
+        sizing.max_model_len);
   }
   for (spec::RankLedger& rank : ledger.ranks) {
     rank.kv_pages = sizing.kv_pages;

@@ -2,13 +2,13 @@
 // From options and memory to KV pages and the longest sequence. Pure.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "inferd/result.h"
 #include "spec/memory_ledger.h"
 #include "spec/model_spec.h"
 #include "spec/parallel.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace inferd::leader {
 
@@ -20,7 +20,7 @@ struct SizingInput {
   std::int64_t page_tokens = 32;
   std::int32_t max_num_seqs = 64;
   std::int32_t max_batched_tokens = 512;
-  std::int64_t max_model_len = 0;  // 0: fit to the model and the memory
+  std::int64_t max_model_len = 0;   // 0: fit to the model and the memory
   std::int64_t kv_cache_bytes = 0;  // for one rank
 };
 
@@ -30,8 +30,8 @@ struct Sizing {
   spec::MemoryLedger ledger;
 };
 
-/// Never more pages than max_num_seqs sequences of full length can use. An explicit max_model_len that does not fit is
-/// refused, saying what would; otherwise it is lowered to what the pages hold.
+/// Never more pages than max_num_seqs sequences of full length can use. An explicit max_model_len
+/// that does not fit is refused, saying what would; otherwise it is lowered to what the pages hold.
 Result<Sizing> SizeKvCache(const SizingInput& input);
 
 }  // namespace inferd::leader

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/placement.h"
 
-#include <algorithm>
-
 #include "base/error.h"
+
+#include <algorithm>
 
 namespace inferd::plan {
 
@@ -16,7 +16,8 @@ Result<std::vector<RankPlacement>> PlaceRanks(const spec::ParallelSpec& parallel
   const bool split_groups = num_groups < num_nodes;
   if (split_groups && !allow_cross_host_tp) {
     return InvalidArgument(
-        "{} tensor-parallel group(s) of {} cannot use {} hosts without splitting one over hosts, which is slow; use --pp "
+        "{} tensor-parallel group(s) of {} cannot use {} hosts without splitting one over hosts, "
+        "which is slow; use --pp "
         "or --ep or --dp so that there are at least {} groups, or --allow-cross-host-tp",
         num_groups,
         parallel.tp,
@@ -24,13 +25,14 @@ Result<std::vector<RankPlacement>> PlaceRanks(const spec::ParallelSpec& parallel
         num_nodes);
   }
   if (num_ranks < num_nodes) {
-    return InvalidArgument("{} rank(s) cannot be spread over {} hosts; start fewer nodes", num_ranks, num_nodes);
+    return InvalidArgument(
+        "{} rank(s) cannot be spread over {} hosts; start fewer nodes", num_ranks, num_nodes);
   }
   std::vector<RankPlacement> places(static_cast<std::size_t>(num_ranks));
   std::vector<int> on_node(nodes.size(), 0);
   for (int rank = 0; rank < num_ranks; ++rank) {
-    const int node = split_groups ? rank * num_nodes / num_ranks
-                                  : (rank / parallel.tp) * num_nodes / num_groups;
+    const int node =
+        split_groups ? rank * num_nodes / num_ranks : (rank / parallel.tp) * num_nodes / num_groups;
     places[static_cast<std::size_t>(rank)].node = node;
     ++on_node[static_cast<std::size_t>(node)];
   }

@@ -2,11 +2,11 @@
 // Which host each rank runs on, and which of its CPUs. Pure.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "inferd/result.h"
 #include "spec/parallel.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace inferd::plan {
 
@@ -20,10 +20,11 @@ struct RankPlacement {
   std::vector<int> cpus;  // empty: not pinned (more ranks than CPUs)
 };
 
-/// Placement of replica r's rank k at index r * ranks_per_replica + k. Tensor-parallel groups stay on one host; stages and
-/// expert groups spread over hosts in order, and so do replicas. A TP group is split over hosts only with
-/// allow_cross_host_tp. CPUs of a host are dealt evenly to its ranks.
-Result<std::vector<RankPlacement>> PlaceRanks(const spec::ParallelSpec& parallel, const std::vector<NodeInfo>& nodes,
+/// Placement of replica r's rank k at index r * ranks_per_replica + k. Tensor-parallel groups stay
+/// on one host; stages and expert groups spread over hosts in order, and so do replicas. A TP group
+/// is split over hosts only with allow_cross_host_tp. CPUs of a host are dealt evenly to its ranks.
+Result<std::vector<RankPlacement>> PlaceRanks(const spec::ParallelSpec& parallel,
+                                              const std::vector<NodeInfo>& nodes,
                                               bool allow_cross_host_tp);
 
 }  // namespace inferd::plan

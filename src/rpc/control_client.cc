@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/control_client.h"
 
-#include <grpcpp/grpcpp.h>
-
-#include <mutex>
-#include <utility>
-
 #include "base/error.h"
 #include "inferd/v1/worker.grpc.pb.h"
 #include "rpc/channel_args.h"
 #include "rpc/convert.h"
 #include "rpc/secret.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <mutex>
+#include <utility>
 
 namespace inferd::rpc {
 namespace {
@@ -51,8 +51,9 @@ class ClientImpl : public ControlClient {
   Error Ended() {
     const grpc::Status status = stream_->Finish();
     const Code code = status.ok() ? Code::kUnavailable : static_cast<Code>(status.error_code());
-    return {code, status.ok() ? "the leader closed the control stream"
-                              : "control stream: " + status.error_message()};
+    return {code,
+            status.ok() ? "the leader closed the control stream"
+                        : "control stream: " + status.error_message()};
   }
 
   std::shared_ptr<grpc::Channel> channel_;
@@ -72,13 +73,15 @@ Result<std::unique_ptr<ControlClient>> Attach(const ControlClientOptions& option
     credentials = grpc::InsecureChannelCredentials();
   } else {
     INFERD_ASSIGN(const TlsIdentity identity, DeriveTlsIdentity(options.secret));
-    credentials = grpc::SslCredentials({identity.ca_pem, identity.key_pem, identity.certificate_pem});
+    credentials =
+        grpc::SslCredentials({identity.ca_pem, identity.key_pem, identity.certificate_pem});
     arguments.SetSslTargetNameOverride(kTlsName);
   }
   auto channel = grpc::CreateCustomChannel(options.leader, credentials, arguments);
   if (!channel->WaitForConnected(std::chrono::system_clock::now() + options.connect_deadline)) {
     return Unavailable(
-        "cannot reach the leader at {} within {} ms; check that it runs, the address, and that both sides have the "
+        "cannot reach the leader at {} within {} ms; check that it runs, the address, and that "
+        "both sides have the "
         "same cluster secret",
         options.leader,
         options.connect_deadline.count());

@@ -2,13 +2,13 @@
 // A worker's or node agent's end of its control stream.
 #pragma once
 
+#include "inferd/result.h"
+#include "rpc/messages.h"
+
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
-
-#include "inferd/result.h"
-#include "rpc/messages.h"
 
 namespace inferd::rpc {
 
@@ -25,7 +25,8 @@ class ControlClient {
   virtual ~ControlClient() = default;
   /// False when the stream is broken.
   virtual bool Send(const FromWorker& message) = 0;
-  /// The next message, or an error when the stream has ended (kUnavailable; kUnauthenticated: wrong secret).
+  /// The next message, or an error when the stream has ended (kUnavailable; kUnauthenticated: wrong
+  /// secret).
   virtual Result<ToWorker> Receive() = 0;
   /// Makes Receive return; thread-safe.
   virtual void Close() = 0;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/control_server.h"
 
-#include <grpcpp/grpcpp.h>
-
-#include <atomic>
-#include <chrono>
-#include <mutex>
-#include <utility>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "inferd/v1/worker.grpc.pb.h"
 #include "rpc/channel_args.h"
 #include "rpc/convert.h"
 #include "rpc/secret.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <utility>
 
 namespace inferd::rpc {
 namespace {
@@ -36,7 +36,8 @@ class PeerImpl : public Peer {
   }
 
   void Close() override {
-    // Not under write_mutex_: this is what unblocks a Send that waits for a peer that does not read.
+    // Not under write_mutex_: this is what unblocks a Send that waits for a peer that does not
+    // read.
     const std::lock_guard lock(context_mutex_);
     if (context_ != nullptr) {
       context_->TryCancel();
@@ -63,13 +64,16 @@ class PeerImpl : public Peer {
 
 class Service : public v1::Control::Service {
  public:
-  Service(std::string proof, PeerListener* listener) : proof_(std::move(proof)), listener_(listener) {}
+  Service(std::string proof, PeerListener* listener)
+      : proof_(std::move(proof)), listener_(listener) {}
 
   grpc::Status Attach(grpc::ServerContext* context, Stream* stream) override {
     const auto found = context->client_metadata().find(kAuthMetadata);
     if (found == context->client_metadata().end() ||
         !SameProof(proof_, {found->second.data(), found->second.size()})) {
-      log::Warning("rpc", "refused a control stream from {}: wrong or missing cluster secret", context->peer());
+      log::Warning("rpc",
+                   "refused a control stream from {}: wrong or missing cluster secret",
+                   context->peer());
       return {grpc::StatusCode::UNAUTHENTICATED, "wrong or missing cluster secret"};
     }
     v1::FromWorker proto;
@@ -83,15 +87,21 @@ class Service : public v1::Control::Service {
     auto peer = std::make_shared<PeerImpl>(context, stream);
     peer->set_hello(std::get<Hello>(*std::move(first)));
     if (peer->hello().build != kBuild) {
-      log::Warning("rpc", "refused worker {} of build '{}': this is '{}'", peer->hello().worker_id,
-                   peer->hello().build, kBuild);
-      return {grpc::StatusCode::FAILED_PRECONDITION, fmt::format("this leader is of build {}", kBuild)};
+      log::Warning("rpc",
+                   "refused worker {} of build '{}': this is '{}'",
+                   peer->hello().worker_id,
+                   peer->hello().build,
+                   kBuild);
+      return {grpc::StatusCode::FAILED_PRECONDITION,
+              fmt::format("this leader is of build {}", kBuild)};
     }
     listener_->OnHello(peer);
     while (stream->Read(&proto)) {
       Result<FromWorker> message = FromProto(proto);
       if (!message.ok()) {
-        log::Warning("rpc", "worker {}: {}; closing its stream", peer->hello().worker_id,
+        log::Warning("rpc",
+                     "worker {}: {}; closing its stream",
+                     peer->hello().worker_id,
                      message.error().message());
         break;
       }
@@ -117,11 +127,13 @@ class ServerImpl : public ControlServer {
     SetServerArguments(&builder);
     int unix_bound = 0;
     if (!options.unix_path.empty()) {
-      builder.AddListeningPort("unix:" + options.unix_path, grpc::InsecureServerCredentials(), &unix_bound);
+      builder.AddListeningPort(
+          "unix:" + options.unix_path, grpc::InsecureServerCredentials(), &unix_bound);
     }
     if (!options.tcp_address.empty()) {
       INFERD_ASSIGN(const TlsIdentity identity, DeriveTlsIdentity(options.secret));
-      grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+      grpc::SslServerCredentialsOptions tls(
+          GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
       tls.pem_root_certs = identity.ca_pem;
       tls.pem_key_cert_pairs.push_back({identity.key_pem, identity.certificate_pem});
       builder.AddListeningPort(options.tcp_address, grpc::SslServerCredentials(tls), &tcp_port_);
@@ -129,8 +141,10 @@ class ServerImpl : public ControlServer {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
-      return Unavailable("cannot listen for workers on {}{}{}", options.unix_path,
-                         options.tcp_address.empty() ? "" : " and ", options.tcp_address);
+      return Unavailable("cannot listen for workers on {}{}{}",
+                         options.unix_path,
+                         options.tcp_address.empty() ? "" : " and ",
+                         options.tcp_address);
     }
     return {};
   }

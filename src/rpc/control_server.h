@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leader's end of the control streams: listens on a Unix socket (local workers) and, for several hosts, on TCP with
-// mutual TLS; checks the proof of the secret before it reads anything; turns streams into peers and messages.
+// The leader's end of the control streams: listens on a Unix socket (local workers) and, for
+// several hosts, on TCP with mutual TLS; checks the proof of the secret before it reads anything;
+// turns streams into peers and messages.
 #pragma once
+
+#include "inferd/result.h"
+#include "rpc/messages.h"
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "inferd/result.h"
-#include "rpc/messages.h"
-
 namespace inferd::rpc {
 
-/// One connected worker or node agent. Thread-safe; shared between the stream's own thread and the leader.
+/// One connected worker or node agent. Thread-safe; shared between the stream's own thread and the
+/// leader.
 class Peer {
  public:
   virtual ~Peer() = default;
   virtual const Hello& hello() const = 0;
-  /// False when the stream is broken. Writes in call order. May block while a peer does not read: the leader's watchdog
-  /// ends such a peer by Close and by killing its process.
+  /// False when the stream is broken. Writes in call order. May block while a peer does not read:
+  /// the leader's watchdog ends such a peer by Close and by killing its process.
   virtual bool Send(const ToWorker& message) = 0;
   /// Cancels the stream; OnClosed follows.
   virtual void Close() = 0;
 };
 
-/// What happens to peers. Called on the stream's own thread, for one peer always in this order: OnHello, any number of
-/// OnMessage, OnClosed once. Must not block for long.
+/// What happens to peers. Called on the stream's own thread, for one peer always in this order:
+/// OnHello, any number of OnMessage, OnClosed once. Must not block for long.
 class PeerListener {
  public:
   virtual ~PeerListener() = default;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/convert.h"
 
-#include <limits>
-
 #include "base/error.h"
 #include "inferd/v1/worker.pb.h"
+
+#include <limits>
 
 namespace inferd::rpc {
 namespace {
 
-/// Largest number of logprobs, pages, ... that one repeated field may hold; far above any real step.
+/// Largest number of logprobs, pages, ... that one repeated field may hold; far above any real
+/// step.
 constexpr int kMaxRepeated = 16 << 20;
 constexpr std::int32_t kMaxRanks = 4096;
 
@@ -185,14 +186,15 @@ Result<spec::ShardPlan> Get(const v1::ShardPlan& proto) {
   const bool places_ok = shard.tp_rank >= 0 && shard.tp_rank < shard.tp && shard.stage >= 0 &&
                          shard.stage < shard.pp && shard.group >= 0 && shard.group < shard.ep;
   if (!sizes_ok || !places_ok) {
-    return InvalidArgument("shard plan of rank {}: tp {}/{}, stage {}/{}, group {}/{} is no place in a replica",
-                           shard.rank,
-                           shard.tp_rank,
-                           shard.tp,
-                           shard.stage,
-                           shard.pp,
-                           shard.group,
-                           shard.ep);
+    return InvalidArgument(
+        "shard plan of rank {}: tp {}/{}, stage {}/{}, group {}/{} is no place in a replica",
+        shard.rank,
+        shard.tp_rank,
+        shard.tp,
+        shard.stage,
+        shard.pp,
+        shard.group,
+        shard.ep);
   }
   return shard;
 }
@@ -212,14 +214,15 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
   load.device = proto.device();
   load.threads = proto.threads();
   load.cpus.assign(proto.cpus().begin(), proto.cpus().end());
-  if (load.max_num_seqs < 1 || load.max_batched_tokens < 1 || load.max_model_len < 1 || load.kv_pages < 1 ||
-      load.threads < 1) {
-    return InvalidArgument("load request: a size below 1 (seqs {}, tokens {}, length {}, pages {}, threads {})",
-                           load.max_num_seqs,
-                           load.max_batched_tokens,
-                           load.max_model_len,
-                           load.kv_pages,
-                           load.threads);
+  if (load.max_num_seqs < 1 || load.max_batched_tokens < 1 || load.max_model_len < 1 ||
+      load.kv_pages < 1 || load.threads < 1) {
+    return InvalidArgument(
+        "load request: a size below 1 (seqs {}, tokens {}, length {}, pages {}, threads {})",
+        load.max_num_seqs,
+        load.max_batched_tokens,
+        load.max_model_len,
+        load.kv_pages,
+        load.threads);
   }
   return load;
 }
@@ -335,7 +338,8 @@ spec::StepResult Get(const v1::StepResult& proto) {
 }
 
 Hello Get(const v1::Hello& proto) {
-  return {.kind = proto.kind() == v1::Hello::NODE_AGENT ? Hello::Kind::kNodeAgent : Hello::Kind::kWorker,
+  return {.kind = proto.kind() == v1::Hello::NODE_AGENT ? Hello::Kind::kNodeAgent
+                                                        : Hello::Kind::kWorker,
           .build = proto.build(),
           .worker_id = proto.worker_id(),
           .node_rank = proto.node_rank(),
@@ -346,7 +350,8 @@ Hello Get(const v1::Hello& proto) {
 }
 
 void Put(const Hello& hello, v1::Hello* proto) {
-  proto->set_kind(hello.kind == Hello::Kind::kNodeAgent ? v1::Hello::NODE_AGENT : v1::Hello::WORKER);
+  proto->set_kind(hello.kind == Hello::Kind::kNodeAgent ? v1::Hello::NODE_AGENT
+                                                        : v1::Hello::WORKER);
   proto->set_build(hello.build);
   proto->set_worker_id(hello.worker_id);
   proto->set_node_rank(hello.node_rank);
@@ -391,24 +396,33 @@ struct ToWorkerWriter {
   void operator()(const spec::StepPlan& m) const { Put(m, proto->mutable_step_plan()); }
   void operator()(const Abort& m) const { proto->mutable_abort()->set_generation(m.generation); }
   void operator()(const Shutdown&) const { proto->mutable_shutdown(); }
-  void operator()(const SpawnWorker& m) const { proto->mutable_spawn_worker()->set_worker_id(m.worker_id); }
-  void operator()(const KillWorker& m) const { proto->mutable_kill_worker()->set_worker_id(m.worker_id); }
+  void operator()(const SpawnWorker& m) const {
+    proto->mutable_spawn_worker()->set_worker_id(m.worker_id);
+  }
+  void operator()(const KillWorker& m) const {
+    proto->mutable_kill_worker()->set_worker_id(m.worker_id);
+  }
 };
 
 }  // namespace
 
-void ToProto(const FromWorker& message, v1::FromWorker* proto) { std::visit(FromWorkerWriter{proto}, message); }
-void ToProto(const ToWorker& message, v1::ToWorker* proto) { std::visit(ToWorkerWriter{proto}, message); }
+void ToProto(const FromWorker& message, v1::FromWorker* proto) {
+  std::visit(FromWorkerWriter{proto}, message);
+}
+void ToProto(const ToWorker& message, v1::ToWorker* proto) {
+  std::visit(ToWorkerWriter{proto}, message);
+}
 
 Result<FromWorker> FromProto(const v1::FromWorker& proto) {
   switch (proto.body_case()) {
     case v1::FromWorker::kHello:
       return FromWorker(Get(proto.hello()));
     case v1::FromWorker::kLoadProgress:
-      return FromWorker(LoadProgress{proto.load_progress().bytes_done(), proto.load_progress().bytes_total()});
-    case v1::FromWorker::kLoaded:
       return FromWorker(
-          Loaded{proto.loaded().weight_bytes(), proto.loaded().kv_bytes(), proto.loaded().device()});
+          LoadProgress{proto.load_progress().bytes_done(), proto.load_progress().bytes_total()});
+    case v1::FromWorker::kLoaded:
+      return FromWorker(Loaded{
+          proto.loaded().weight_bytes(), proto.loaded().kv_bytes(), proto.loaded().device()});
     case v1::FromWorker::kJoined:
       return FromWorker(Joined{proto.joined().generation()});
     case v1::FromWorker::kStepResult:
@@ -427,7 +441,8 @@ Result<FromWorker> FromProto(const v1::FromWorker& proto) {
     case v1::FromWorker::kIdle:
       return FromWorker(Idle{proto.idle().generation()});
     case v1::FromWorker::kWorkerExited:
-      return FromWorker(WorkerExited{proto.worker_exited().worker_id(), proto.worker_exited().wait_status()});
+      return FromWorker(
+          WorkerExited{proto.worker_exited().worker_id(), proto.worker_exited().wait_status()});
     case v1::FromWorker::BODY_NOT_SET:
       break;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the plain structs and the generated protobuf types. Values from a peer are checked here, once: counts, ranges
-// and missing parts end in kInvalidArgument, never in the engine.
+// Between the plain structs and the generated protobuf types. Values from a peer are checked here,
+// once: counts, ranges and missing parts end in kInvalidArgument, never in the engine.
 #pragma once
 
 #include "inferd/result.h"

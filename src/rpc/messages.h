@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of the leader-worker protocol as plain structs; rpc/convert.cc maps them to proto/inferd/v1/worker.proto.
+// The messages of the leader-worker protocol as plain structs; rpc/convert.cc maps them to
+// proto/inferd/v1/worker.proto.
 #pragma once
-
-#include <cstdint>
-#include <string>
-#include <variant>
 
 #include "inferd/result.h"
 #include "spec/step.h"
 #include "spec/worker_config.h"
+
+#include <cstdint>
+#include <string>
+#include <variant>
 
 namespace inferd::rpc {
 
@@ -21,8 +22,8 @@ struct Hello {
   std::int32_t node_rank = 0;
   std::int64_t pid = 0;
   std::string data_endpoint;
-  std::int32_t num_cpus = 0;        // node agents
-  std::int64_t memory_bytes = 0;    // node agents
+  std::int32_t num_cpus = 0;      // node agents
+  std::int64_t memory_bytes = 0;  // node agents
 };
 
 struct LoadProgress {
@@ -71,7 +72,12 @@ struct KillWorker {
   std::uint64_t worker_id = 0;
 };
 
-using ToWorker = std::variant<spec::LoadRequest, spec::JoinRequest, spec::StepPlan, Abort, Shutdown,
-                              SpawnWorker, KillWorker>;
+using ToWorker = std::variant<spec::LoadRequest,
+                              spec::JoinRequest,
+                              spec::StepPlan,
+                              Abort,
+                              Shutdown,
+                              SpawnWorker,
+                              KillWorker>;
 
 }  // namespace inferd::rpc

@@ -2,6 +2,10 @@
 // OpenSSL 3: HMAC, HKDF, a P-256 key from a derived scalar, and two short-lived certificates.
 #include "rpc/secret.h"
 
+#include "base/check.h"
+#include "base/error.h"
+#include "base/file.h"
+
 #include <openssl/bio.h>
 #include <openssl/bn.h>
 #include <openssl/core_names.h>
@@ -18,10 +22,6 @@
 
 #include <array>
 #include <memory>
-
-#include "base/check.h"
-#include "base/error.h"
-#include "base/file.h"
 
 namespace inferd::rpc {
 namespace {
@@ -55,16 +55,15 @@ Result<std::array<unsigned char, 48>> DeriveKeyBytes(std::string_view secret) {
   const std::unique_ptr<EVP_PKEY_CTX, Deleter<EVP_PKEY_CTX_free>> context(
       EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr));
   constexpr std::string_view kInfo = "inferd tls p-256 v1";
-  const bool ok =
-      context != nullptr && EVP_PKEY_derive_init(context.get()) > 0 &&
-      EVP_PKEY_CTX_set_hkdf_md(context.get(), EVP_sha256()) > 0 &&
-      EVP_PKEY_CTX_set1_hkdf_key(context.get(),
-                                 reinterpret_cast<const unsigned char*>(secret.data()),
-                                 static_cast<int>(secret.size())) > 0 &&
-      EVP_PKEY_CTX_add1_hkdf_info(context.get(),
-                                  reinterpret_cast<const unsigned char*>(kInfo.data()),
-                                  static_cast<int>(kInfo.size())) > 0 &&
-      EVP_PKEY_derive(context.get(), out.data(), &length) > 0;
+  const bool ok = context != nullptr && EVP_PKEY_derive_init(context.get()) > 0 &&
+                  EVP_PKEY_CTX_set_hkdf_md(context.get(), EVP_sha256()) > 0 &&
+                  EVP_PKEY_CTX_set1_hkdf_key(context.get(),
+                                             reinterpret_cast<const unsigned char*>(secret.data()),
+                                             static_cast<int>(secret.size())) > 0 &&
+                  EVP_PKEY_CTX_add1_hkdf_info(context.get(),
+                                              reinterpret_cast<const unsigned char*>(kInfo.data()),
+                                              static_cast<int>(kInfo.size())) > 0 &&
+                  EVP_PKEY_derive(context.get(), out.data(), &length) > 0;
   if (!ok) {
     return Internal("cannot derive the TLS key from the cluster secret");
   }
@@ -85,13 +84,18 @@ Result<Pkey> DeriveKey(std::string_view secret) {
   const std::unique_ptr<EC_POINT, Deleter<EC_POINT_free>> point(EC_POINT_new(group.get()));
   EC_POINT_mul(group.get(), point.get(), scalar.get(), nullptr, nullptr, numbers.get());
   std::array<unsigned char, 65> encoded{};
-  const std::size_t length = EC_POINT_point2oct(
-      group.get(), point.get(), POINT_CONVERSION_UNCOMPRESSED, encoded.data(), encoded.size(), numbers.get());
+  const std::size_t length = EC_POINT_point2oct(group.get(),
+                                                point.get(),
+                                                POINT_CONVERSION_UNCOMPRESSED,
+                                                encoded.data(),
+                                                encoded.size(),
+                                                numbers.get());
   const std::unique_ptr<OSSL_PARAM_BLD, Deleter<OSSL_PARAM_BLD_free>> builder(OSSL_PARAM_BLD_new());
   OSSL_PARAM_BLD_push_utf8_string(builder.get(), OSSL_PKEY_PARAM_GROUP_NAME, "prime256v1", 0);
   OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_PRIV_KEY, scalar.get());
   OSSL_PARAM_BLD_push_octet_string(builder.get(), OSSL_PKEY_PARAM_PUB_KEY, encoded.data(), length);
-  const std::unique_ptr<OSSL_PARAM, Deleter<OSSL_PARAM_free>> params(OSSL_PARAM_BLD_to_param(builder.get()));
+  const std::unique_ptr<OSSL_PARAM, Deleter<OSSL_PARAM_free>> params(
+      OSSL_PARAM_BLD_to_param(builder.get()));
   const std::unique_ptr<EVP_PKEY_CTX, Deleter<EVP_PKEY_CTX_free>> context(
       EVP_PKEY_CTX_new_from_name(nullptr, "EC", nullptr));
   EVP_PKEY* key = nullptr;
@@ -112,8 +116,8 @@ void AddExtension(X509* certificate, X509* issuer, int nid, const char* value) {
   X509_add_ext(certificate, extension.get(), -1);
 }
 
-/// A certificate of `key` for `name`; signed by itself when `issuer` is null. Times start a day ago, so that hosts whose
-/// clocks differ accept each other.
+/// A certificate of `key` for `name`; signed by itself when `issuer` is null. Times start a day
+/// ago, so that hosts whose clocks differ accept each other.
 Cert MakeCertificate(EVP_PKEY* key, const char* name, X509* issuer) {
   Cert certificate(X509_new());
   X509_set_version(certificate.get(), 2);
@@ -131,7 +135,8 @@ Cert MakeCertificate(EVP_PKEY* key, const char* name, X509* issuer) {
     AddExtension(certificate.get(), signer, NID_key_usage, "critical,keyCertSign,cRLSign");
   } else {
     AddExtension(certificate.get(), signer, NID_basic_constraints, "critical,CA:FALSE");
-    AddExtension(certificate.get(), signer, NID_subject_alt_name, fmt::format("DNS:{}", name).c_str());
+    AddExtension(
+        certificate.get(), signer, NID_subject_alt_name, fmt::format("DNS:{}", name).c_str());
   }
   X509_sign(certificate.get(), key, EVP_sha256());
   return certificate;
@@ -156,9 +161,10 @@ std::string RandomSecret() {
 
 Result<> CheckSecret(std::string_view secret) {
   if (secret.size() < kMinSecretBytes) {
-    return InvalidArgument("the cluster secret has {} bytes; it needs at least {} (try: openssl rand -hex 32)",
-                           secret.size(),
-                           kMinSecretBytes);
+    return InvalidArgument(
+        "the cluster secret has {} bytes; it needs at least {} (try: openssl rand -hex 32)",
+        secret.size(),
+        kMinSecretBytes);
   }
   return {};
 }
@@ -167,7 +173,8 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   INFERD_ASSIGN(std::string text, base::ReadFile(path, 4096));
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   const std::size_t end = text.find_last_not_of(" \t\r\n");
-  std::string secret = begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
+  std::string secret =
+      begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
   INFERD_TRY(CheckSecret(secret));
   return secret;
 }

@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelSpec: what a decoder is made of, as plain data. A model family is a table that fills this (store/families.cc);
-// nothing below knows a family by name.
+// ModelSpec: what a decoder is made of, as plain data. A model family is a table that fills this
+// (store/families.cc); nothing below knows a family by name.
 #pragma once
+
+#include "base/dtype.h"
+#include "inferd/result.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "inferd/result.h"
-
 namespace inferd::spec {
 
-enum class RopeKind : std::uint8_t { kNone, kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
+enum class RopeKind : std::uint8_t {
+  kNone,
+  kDefault,
+  kLinear,
+  kDynamic,
+  kLlama3,
+  kYarn,
+  kLongRope
+};
 
-/// Rotary embedding of one kind of layer. `factors` (longrope, or GGUF's rope_freqs) divide the base frequencies.
+/// Rotary embedding of one kind of layer. `factors` (longrope, or GGUF's rope_freqs) divide the
+/// base frequencies.
 struct RopeSpec {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000;
@@ -22,12 +31,12 @@ struct RopeSpec {
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   std::int64_t original_max_position = 0;
-  double beta_fast = 32, beta_slow = 1;  // yarn
-  double attention_factor = 0;           // yarn, longrope; 0: computed from factor
-  double mscale = 0, mscale_all_dim = 0; // yarn as DeepSeek uses it; 0: absent
-  bool truncate = true;                  // yarn: round the correction range to whole dimensions
+  double beta_fast = 32, beta_slow = 1;   // yarn
+  double attention_factor = 0;            // yarn, longrope; 0: computed from factor
+  double mscale = 0, mscale_all_dim = 0;  // yarn as DeepSeek uses it; 0: absent
+  bool truncate = true;                   // yarn: round the correction range to whole dimensions
   std::vector<float> short_factors, long_factors;  // longrope, [rotary_dim / 2]
-  std::vector<float> freq_factors;                 // GGUF rope_freqs.weight, [rotary_dim / 2]; empty: none
+  std::vector<float> freq_factors;  // GGUF rope_freqs.weight, [rotary_dim / 2]; empty: none
 };
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };
@@ -64,29 +73,32 @@ struct ModelSpec {
   std::int64_t intermediate_size = 0;  // dense FFN
   std::int64_t max_position = 0;       // trained context length
   double norm_eps = 1e-5;
-  bool norm_plus_one = false;      // stored weights are w, the norm multiplies by 1 + w (Gemma in HF files)
-  bool sandwich_norm = false;      // norms after attention and FFN, before the residual (Gemma 2, 3)
-  bool qk_norm = false;            // RMS norm per head on Q and K before rope
+  bool norm_plus_one =
+      false;  // stored weights are w, the norm multiplies by 1 + w (Gemma in HF files)
+  bool sandwich_norm = false;  // norms after attention and FFN, before the residual (Gemma 2, 3)
+  bool qk_norm = false;        // RMS norm per head on Q and K before rope
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool tied_head = false;
   Activation activation = Activation::kSilu;
   double embedding_scale = 1;
-  double attention_scale = 0;      // 0: 1 / sqrt(head_dim)
+  double attention_scale = 0;  // 0: 1 / sqrt(head_dim)
   double attention_softcap = 0, final_softcap = 0;
   bool attention_sinks = false;
-  bool rope_interleaved = false;   // pairs (2i, 2i + 1): GGUF files of the llama family
+  bool rope_interleaved = false;  // pairs (2i, 2i + 1): GGUF files of the llama family
   MoeSpec moe;
-  std::vector<RopeSpec> ropes;     // at least one
-  std::vector<LayerSpec> layers;   // [num_layers]
+  std::vector<RopeSpec> ropes;    // at least one
+  std::vector<LayerSpec> layers;  // [num_layers]
   /// Ids that end a text: the union over every file that names one.
   std::vector<std::int32_t> eos_ids;
   std::int32_t bos_id = -1;
 
-  /// Stored type that most weights of the layers have; decides the default KV type (F32 weights: F32 KV; else BF16).
+  /// Stored type that most weights of the layers have; decides the default KV type (F32 weights:
+  /// F32 KV; else BF16).
   DType weight_dtype = DType::kBF16;
 };
 
-/// Refuses a spec that no decoder could run (zero sizes, heads not a multiple of KV heads, layers missing, ...).
+/// Refuses a spec that no decoder could run (zero sizes, heads not a multiple of KV heads, layers
+/// missing, ...).
 Result<> Validate(const ModelSpec& model);
 
 }  // namespace inferd::spec

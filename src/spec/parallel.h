@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model is cut over ranks, as data: ParallelSpec in, one ShardPlan per rank out. Nobody else asks "which slice is
-// mine?".
+// How a model is cut over ranks, as data: ParallelSpec in, one ShardPlan per rank out. Nobody else
+// asks "which slice is mine?".
 #pragma once
+
+#include "inferd/result.h"
+#include "spec/model_spec.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "inferd/result.h"
-#include "spec/model_spec.h"
-
 namespace inferd::spec {
 
-/// Sizes of one replica. A replica has pp * ep * tp ranks; rank = (stage * ep + group) * tp + tp_rank.
+/// Sizes of one replica. A replica has pp * ep * tp ranks; rank = (stage * ep + group) * tp +
+/// tp_rank.
 struct ParallelSpec {
   int tp = 1;
   int pp = 1;
   int ep = 1;  // expert groups of tp ranks; attention is data-parallel over the groups
   int dp = 1;  // replicas in this server
-  bool expert_parallel_in_tp = false;  // --enable-expert-parallel: whole experts over the tp ranks of a group
+  bool expert_parallel_in_tp =
+      false;  // --enable-expert-parallel: whole experts over the tp ranks of a group
   std::vector<int> pp_partition = {};  // layers per stage; empty: balanced by bytes
 
   int ranks_per_replica() const { return tp * pp * ep; }
@@ -43,17 +45,17 @@ struct ShardPlan {
   bool has_head = false;       // last stage: final norm, head, sampling on tp_rank 0
   Range vocab;                 // rows of embedding and head
   Range q_heads;
-  Range kv_heads;              // replicated where several ranks need the same one
-  Range ffn;                   // columns of the dense FFN
-  Range experts;               // whole experts held here
-  Range expert_ffn;            // columns of each of them
-  Range shared_ffn;            // columns of the shared expert
+  Range kv_heads;    // replicated where several ranks need the same one
+  Range ffn;         // columns of the dense FFN
+  Range experts;     // whole experts held here
+  Range expert_ffn;  // columns of each of them
+  Range shared_ffn;  // columns of the shared expert
 
   bool is_sampler() const { return has_head && tp_rank == 0; }
 };
 
-/// Smallest cut of each input dimension that the stored blocks allow, from the files; 1 for plain types.
-/// Filled by store (max over the model's tensors of that kind).
+/// Smallest cut of each input dimension that the stored blocks allow, from the files; 1 for plain
+/// types. Filled by store (max over the model's tensors of that kind).
 struct CutGranularity {
   std::int64_t attention_out = 1;  // k of the O projection, in values
   std::int64_t ffn = 1;            // k of down
@@ -61,9 +63,11 @@ struct CutGranularity {
   std::int64_t shared_ffn = 1;
 };
 
-/// Pure. Query heads are dealt in GQA order, uneven where they must be; KV heads are replicated when there are fewer than
-/// ranks; input cuts fall on block borders. Refuses what cannot be cut, naming the part and the values that work.
-Result<std::vector<ShardPlan>> PlanShards(const ModelSpec& model, const ParallelSpec& parallel,
+/// Pure. Query heads are dealt in GQA order, uneven where they must be; KV heads are replicated
+/// when there are fewer than ranks; input cuts fall on block borders. Refuses what cannot be cut,
+/// naming the part and the values that work.
+Result<std::vector<ShardPlan>> PlanShards(const ModelSpec& model,
+                                          const ParallelSpec& parallel,
                                           const CutGranularity& cut);
 
 /// Local KV head of each local query head of a shard, [q_heads.size()].

@@ -12,13 +12,13 @@ struct SamplingParams {
   double temperature = 1;  // 0: greedy, ties to the lowest id
   double top_p = 1;
   double min_p = 0;
-  std::int32_t top_k = 0;  // 0: all
-  double repetition_penalty = 1;   // over prompt and output
-  double presence_penalty = 0;     // over output only
-  double frequency_penalty = 0;    // over output only
+  std::int32_t top_k = 0;         // 0: all
+  double repetition_penalty = 1;  // over prompt and output
+  double presence_penalty = 0;    // over output only
+  double frequency_penalty = 0;   // over output only
   std::vector<std::pair<std::int32_t, float>> logit_bias;
-  std::uint64_t seed = 0;          // counter-based: (seed, position) gives the random number
-  std::int32_t logprobs = -1;      // -1: none; n: chosen token's and the n best
+  std::uint64_t seed = 0;             // counter-based: (seed, position) gives the random number
+  std::int32_t logprobs = -1;         // -1: none; n: chosen token's and the n best
   std::int32_t prompt_logprobs = -1;  // the same for prompt tokens
 };
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a replica: what the engine sends to every rank, and what comes back. Rows persist on the worker between
-// steps, so a plan carries only what changed.
+// One step of a replica: what the engine sends to every rank, and what comes back. Rows persist on
+// the worker between steps, so a plan carries only what changed.
 #pragma once
+
+#include "spec/sampling_params.h"
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "spec/sampling_params.h"
-
 namespace inferd::spec {
 
-/// A row is a worker-side slot of one running sequence, 0 <= row < max_num_seqs (of its group). Opening a row that is
-/// open replaces it. `tokens` are all tokens known now (prompt, and output replayed after a preemption or fault);
-/// the sampler needs them for penalties, the first stage for prefill.
+/// A row is a worker-side slot of one running sequence, 0 <= row < max_num_seqs (of its group).
+/// Opening a row that is open replaces it. `tokens` are all tokens known now (prompt, and output
+/// replayed after a preemption or fault); the sampler needs them for penalties, the first stage for
+/// prefill.
 struct OpenRow {
   std::int32_t row = 0;
   std::int32_t group = 0;  // expert group that holds the sequence's KV
@@ -56,12 +57,14 @@ struct SampledToken {
   std::int32_t row = 0;
   std::int32_t group = 0;
   std::int32_t token = -1;  // -1: logits held NaN, the row has failed
-  float logprob = 0;        // of the token, under the model's distribution before temperature; 0 unless asked for
-  std::int32_t rank = 0;    // 1: most likely; 0: not asked for
+  float logprob =
+      0;  // of the token, under the model's distribution before temperature; 0 unless asked for
+  std::int32_t rank = 0;          // 1: most likely; 0: not asked for
   std::vector<TokenLogprob> top;  // descending
 };
 
-/// Prompt logprobs of positions [first, first + tokens.size()) of a row: token at first + i given those before it.
+/// Prompt logprobs of positions [first, first + tokens.size()) of a row: token at first + i given
+/// those before it.
 struct PromptLogprobs {
   std::int32_t row = 0;
   std::int32_t group = 0;
@@ -76,7 +79,7 @@ struct StepResult {
   std::int32_t group = 0;
   std::vector<SampledToken> sampled;
   std::vector<PromptLogprobs> prompt_logprobs;
-  std::int64_t compute_ns = 0;  // time of the step on the device
+  std::int64_t compute_ns = 0;              // time of the step on the device
   std::vector<std::int64_t> expert_tokens;  // tokens routed to each local expert, when counted
 };
 

@@ -2,12 +2,12 @@
 // What a worker must know to load its shard and to join its groups; sent by the leader, plain data.
 #pragma once
 
+#include "spec/memory_ledger.h"
+#include "spec/parallel.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "spec/memory_ledger.h"
-#include "spec/parallel.h"
 
 namespace inferd::spec {
 
@@ -15,7 +15,8 @@ enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32 };
 
 /// Sent once to each worker: load this.
 struct LoadRequest {
-  std::string model_path;  // file or folder, as resolved by the leader; must exist on the worker's host
+  std::string
+      model_path;  // file or folder, as resolved by the leader; must exist on the worker's host
   ShardPlan shard;
   std::int32_t max_num_seqs = 64;
   std::int32_t max_batched_tokens = 512;
@@ -29,20 +30,22 @@ struct LoadRequest {
 
 /// A communicator group of ranks of the replica.
 struct GroupConfig {
-  std::string id;               // unique per generation
-  std::vector<int> ranks;       // replica ranks in group order
-  bool shm = true;              // all on one host; else tcp
+  std::string id;                      // unique per generation
+  std::vector<int> ranks;              // replica ranks in group order
+  bool shm = true;                     // all on one host; else tcp
   std::vector<std::string> endpoints;  // tcp data endpoint per group rank
 };
 
-/// Sent to every rank when a generation starts: leave the old groups, join these, forget all rows and KV.
+/// Sent to every rank when a generation starts: leave the old groups, join these, forget all rows
+/// and KV.
 struct JoinRequest {
   std::uint64_t generation = 0;
   std::int64_t step_deadline_ms = 30'000;
-  GroupConfig tp;                  // size 1: not used
-  GroupConfig ep;                  // ranks with the same (stage, tp_rank); size 1: not used
-  GroupConfig pp;                  // ranks with the same (group, tp_rank), in stage order; carries activations
-  GroupConfig ids;                 // sampler of the group first, then every first-stage rank of the group that is not it
+  GroupConfig tp;  // size 1: not used
+  GroupConfig ep;  // ranks with the same (stage, tp_rank); size 1: not used
+  GroupConfig pp;  // ranks with the same (group, tp_rank), in stage order; carries activations
+  GroupConfig
+      ids;  // sampler of the group first, then every first-stage rank of the group that is not it
 };
 
 }  // namespace inferd::spec

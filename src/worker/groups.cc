@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/groups.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "base/error.h"
 
 namespace inferd::worker {
 namespace {
@@ -31,7 +31,8 @@ Result<std::unique_ptr<comm::Communicator>> JoinOne(const spec::GroupConfig& gro
     return comm::JoinShm(options);
   }
   if (listener == nullptr) {
-    return FailedPrecondition("group {} spans hosts, but this worker has no data address", group.id);
+    return FailedPrecondition("group {} spans hosts, but this worker has no data address",
+                              group.id);
   }
   return comm::JoinTcp(options, *listener, group.endpoints, secret);
 }
@@ -46,7 +47,8 @@ Result<model::RankComms> JoinGroups(const spec::JoinRequest& join,
   const std::pair<const spec::GroupConfig*, std::unique_ptr<comm::Communicator>*> groups[] = {
       {&join.tp, &comms.tp}, {&join.ep, &comms.ep}, {&join.pp, &comms.pp}, {&join.ids, &comms.ids}};
   for (const auto& [config, communicator] : groups) {
-    Result<std::unique_ptr<comm::Communicator>> joined = JoinOne(*config, join, rank, listener, secret);
+    Result<std::unique_ptr<comm::Communicator>> joined =
+        JoinOne(*config, join, rank, listener, secret);
     if (!joined.ok()) {
       return joined.error().WithContext(fmt::format("rank {} joining group {}", rank, config->id));
     }

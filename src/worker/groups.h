@@ -2,19 +2,21 @@
 // From a JoinRequest to the communicators of one rank.
 #pragma once
 
-#include <string>
-
 #include "comm/communicator.h"
 #include "inferd/result.h"
 #include "model/rank.h"
 #include "spec/worker_config.h"
 
+#include <string>
+
 namespace inferd::worker {
 
-/// Joins the groups that `rank` is a member of, always in the order tp, ep, pp, ids, which cannot deadlock: every group is
-/// joined with a deadline and members of a later group wait at most that long. `listener` may be null when all groups are
-/// of one host.
-Result<model::RankComms> JoinGroups(const spec::JoinRequest& join, int rank, comm::TcpListener* listener,
+/// Joins the groups that `rank` is a member of, always in the order tp, ep, pp, ids, which cannot
+/// deadlock: every group is joined with a deadline and members of a later group wait at most that
+/// long. `listener` may be null when all groups are of one host.
+Result<model::RankComms> JoinGroups(const spec::JoinRequest& join,
+                                    int rank,
+                                    comm::TcpListener* listener,
                                     const std::string& secret);
 
 }  // namespace inferd::worker

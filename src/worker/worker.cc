@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/worker.h"
 
+#include "base/bounded_queue.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/communicator.h"
+#include "model/rank.h"
+#include "rpc/control_client.h"
+#include "worker/groups.h"
+
 #include <unistd.h>
 
 #include <atomic>
@@ -10,15 +19,6 @@
 #include <optional>
 #include <thread>
 #include <utility>
-
-#include "base/bounded_queue.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "comm/communicator.h"
-#include "model/rank.h"
-#include "rpc/control_client.h"
-#include "worker/groups.h"
 
 namespace inferd::worker {
 namespace {
@@ -58,7 +58,8 @@ class Worker {
       }
       if (!inbox_.TryPush(*std::move(message))) {
         const std::lock_guard lock(error_mutex_);
-        stream_error_ = Internal("more than {} messages from the leader are waiting", kMaxQueuedMessages);
+        stream_error_ =
+            Internal("more than {} messages from the leader are waiting", kMaxQueuedMessages);
         break;
       }
     }
@@ -127,7 +128,8 @@ class Worker {
       return {};
     }
     generation_ = join.generation;
-    Result<model::RankComms> comms = JoinGroups(join, shard_.rank, listener_.get(), options_.secret);
+    Result<model::RankComms> comms =
+        JoinGroups(join, shard_.rank, listener_.get(), options_.secret);
     if (!comms.ok()) {
       return ReportFault(comms.error());
     }
@@ -142,7 +144,8 @@ class Worker {
   }
 
   Result<> Handle(const spec::StepPlan& plan) {
-    if (rank_ == nullptr || plan.generation != generation_ || IsAborted(plan.generation) || faulted_) {
+    if (rank_ == nullptr || plan.generation != generation_ || IsAborted(plan.generation) ||
+        faulted_) {
       return {};
     }
     Result<std::optional<spec::StepResult>> result = rank_->Run(plan);
@@ -162,10 +165,15 @@ class Worker {
   }
 
   Result<> Handle(const rpc::Shutdown&) { return {}; }
-  Result<> Handle(const rpc::SpawnWorker&) { return InvalidArgument("a worker cannot spawn workers"); }
-  Result<> Handle(const rpc::KillWorker&) { return InvalidArgument("a worker cannot kill workers"); }
+  Result<> Handle(const rpc::SpawnWorker&) {
+    return InvalidArgument("a worker cannot spawn workers");
+  }
+  Result<> Handle(const rpc::KillWorker&) {
+    return InvalidArgument("a worker cannot kill workers");
+  }
 
-  /// The generation is over for this rank; it waits for Abort and a new Join. An abort's own echo is not a fault.
+  /// The generation is over for this rank; it waits for Abort and a new Join. An abort's own echo
+  /// is not a fault.
   Result<> ReportFault(const Error& error) {
     faulted_ = true;
     if (!IsAborted(generation_)) {
@@ -187,7 +195,8 @@ class Worker {
   const std::unique_ptr<comm::TcpListener> listener_;
   base::BoundedQueue<rpc::ToWorker> inbox_{kMaxQueuedMessages};
   std::atomic<std::uint64_t> aborted_generation_{kNone};
-  std::mutex rank_mutex_;  // guards the pointer against the reader's Abort; the main thread alone uses the rank
+  std::mutex rank_mutex_;  // guards the pointer against the reader's Abort; the main thread alone
+                           // uses the rank
   std::unique_ptr<model::Rank> rank_;
   std::mutex error_mutex_;
   std::optional<Error> stream_error_;

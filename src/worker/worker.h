@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One worker process: attaches to the leader, loads its shard, joins its groups, and runs one step plan after another.
+// One worker process: attaches to the leader, loads its shard, joins its groups, and runs one step
+// plan after another.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <cstdint>
 #include <string>
-
-#include "inferd/result.h"
 
 namespace inferd::worker {
 
@@ -19,7 +20,8 @@ struct WorkerOptions {
 };
 
 /// Runs until the leader says so (ok), or until the stream breaks or loading fails (an error).
-/// Two threads: the caller's computes; another reads the control stream, so that an abort is seen at once.
+/// Two threads: the caller's computes; another reads the control stream, so that an abort is seen
+/// at once.
 Result<> RunWorker(const WorkerOptions& options);
 
 }  // namespace inferd::worker

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of the CPU device: products per stored type and batch, attention, and a whole forward step of the shapes of
-// Qwen2.5-0.5B from the device's operations (no sampling, no server).
+// Operations of the CPU device: products per stored type and batch, attention, and a whole forward
+// step of the shapes of Qwen2.5-0.5B from the device's operations (no sampling, no server).
 //
-//   kernels_bench [--benchmark_filter=...]; INFERD_BENCH_THREADS (default 2), INFERD_CPU_ISA pick threads and kernels
+//   kernels_bench [--benchmark_filter=...]; INFERD_BENCH_THREADS (default 2), INFERD_CPU_ISA pick
+//   threads and kernels
+#include "ops/device.h"
+#include "tensor/host_buffer.h"
+
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -10,9 +14,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "ops/device.h"
-#include "tensor/host_buffer.h"
 
 namespace inferd::ops {
 namespace {
@@ -41,7 +42,8 @@ Device& TheDevice() {
   return *device;
 }
 
-// Half-float scales lie at different places; a byte pattern whose every aligned half is a small normal number serves all.
+// Half-float scales lie at different places; a byte pattern whose every aligned half is a small
+// normal number serves all.
 std::unique_ptr<PackedMatrix> Matrix(DType type, std::int64_t n, std::int64_t k) {
   const std::int64_t row = k / BlockElements(type) * BlockBytes(type);
   std::vector<std::byte> rows(static_cast<std::size_t>(n * row));
@@ -50,7 +52,8 @@ std::unique_ptr<PackedMatrix> Matrix(DType type, std::int64_t n, std::int64_t k)
     state = state * 1664525 + 1013904223;
     byte = static_cast<std::byte>((state >> 24) & 0x9f);
   }
-  Result<std::unique_ptr<PackedMatrix>> packed = TheDevice().Pack(type, rows, n, k, static_cast<std::size_t>(row));
+  Result<std::unique_ptr<PackedMatrix>> packed =
+      TheDevice().Pack(type, rows, n, k, static_cast<std::size_t>(row));
   if (!packed.ok()) {
     std::fprintf(stderr, "%s\n", packed.error().message().c_str());
     std::exit(1);
@@ -68,7 +71,8 @@ std::vector<float> Values(std::int64_t count) {
   return x;
 }
 
-// type, n, k, rows. Copies of the matrix together exceed the last-level cache where weights must come from memory.
+// type, n, k, rows. Copies of the matrix together exceed the last-level cache where weights must
+// come from memory.
 void BM_MatMul(benchmark::State& state) {
   const auto type = static_cast<DType>(state.range(0));
   const std::int64_t n = state.range(1);
@@ -91,24 +95,36 @@ void BM_MatMul(benchmark::State& state) {
     next = (next + 1) % copies.size();
   }
   const double iterations = static_cast<double>(state.iterations());
-  state.counters["weight_bytes"] =
-      benchmark::Counter(static_cast<double>(copies[0]->bytes()) * iterations, benchmark::Counter::kIsRate);
-  state.counters["ops"] =
-      benchmark::Counter(2.0 * static_cast<double>(n * k * rows) * iterations, benchmark::Counter::kIsRate);
+  state.counters["weight_bytes"] = benchmark::Counter(
+      static_cast<double>(copies[0]->bytes()) * iterations, benchmark::Counter::kIsRate);
+  state.counters["ops"] = benchmark::Counter(2.0 * static_cast<double>(n * k * rows) * iterations,
+                                             benchmark::Counter::kIsRate);
   state.SetLabel(std::string(DTypeName(type)));
 }
 
 void MatMulCases(benchmark::internal::Benchmark* bench) {
-  for (const DType type : {DType::kQ8_0, DType::kQ5_0, DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
-                           DType::kQ3_K, DType::kBF16, DType::kF16}) {
+  for (const DType type : {DType::kQ8_0,
+                           DType::kQ5_0,
+                           DType::kQ4_0,
+                           DType::kQ4_K,
+                           DType::kQ5_K,
+                           DType::kQ6_K,
+                           DType::kQ3_K,
+                           DType::kBF16,
+                           DType::kF16}) {
     for (const std::int64_t rows : {1, 4, 8, 16, 128, 512}) {
       bench->Args({static_cast<std::int64_t>(type), 896, 4864, rows});
     }
   }
 }
-BENCHMARK(BM_MatMul)->Apply(MatMulCases)->UseRealTime()->Unit(benchmark::kMicrosecond)->MinTime(0.2);
+BENCHMARK(BM_MatMul)
+    ->Apply(MatMulCases)
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond)
+    ->MinTime(0.2);
 
-constexpr std::int64_t kHidden = 896, kFfn = 4864, kKvHeads = 2, kHeads = 14, kDim = 64, kLayers = 24, kVocab = 151936;
+constexpr std::int64_t kHidden = 896, kFfn = 4864, kKvHeads = 2, kHeads = 14, kDim = 64,
+                       kLayers = 24, kVocab = 151936;
 constexpr std::int64_t kMaxRows = 512, kSeqs = 16, kSeqPages = 20;
 
 // A step of the shapes of Qwen2.5-0.5B. mix: the types of its Q4_K_M file.
@@ -119,9 +135,13 @@ class StepModel {
     const DType base = kind == "bf16" ? DType::kBF16 : mix ? DType::kQ5_0 : DType::kQ8_0;
     for (int l = 0; l < kLayers; ++l) {
       const DType down = !mix ? base : l % 2 != 0 ? DType::kQ6_K : DType::kQ4_K;
-      layers_.push_back({Matrix(base, kHidden, kHidden), Matrix(base, kKvHeads * kDim, kHidden),
-                         Matrix(mix ? DType::kQ8_0 : base, kKvHeads * kDim, kHidden), Matrix(base, kHidden, kHidden),
-                         Matrix(base, kFfn, kHidden), Matrix(base, kFfn, kHidden), Matrix(down, kHidden, kFfn)});
+      layers_.push_back({Matrix(base, kHidden, kHidden),
+                         Matrix(base, kKvHeads * kDim, kHidden),
+                         Matrix(mix ? DType::kQ8_0 : base, kKvHeads * kDim, kHidden),
+                         Matrix(base, kHidden, kHidden),
+                         Matrix(base, kFfn, kHidden),
+                         Matrix(base, kFfn, kHidden),
+                         Matrix(down, kHidden, kFfn)});
     }
     head_ = Matrix(mix ? DType::kQ8_0 : base, kVocab, kHidden);
     const unsigned forms = layers_[0].q->form() | head_->form();
@@ -129,7 +149,8 @@ class StepModel {
     attended_ = TheDevice().NewActivations(kMaxRows, kHidden, forms);
     middle_ = TheDevice().NewActivations(kMaxRows, kFfn, forms);
     page_bytes_ = TheDevice().KvPageBytes(KvType::kBf16, kKvHeads, kDim);
-    kv_ = std::move(tensor::HostBuffer::Allocate(page_bytes_ * kLayers * kSeqs * kSeqPages)).value();
+    kv_ =
+        std::move(tensor::HostBuffer::Allocate(page_bytes_ * kLayers * kSeqs * kSeqPages)).value();
     x_ = Values(kMaxRows * kHidden);
     for (std::vector<float>* v : {&q_, &k_, &v_, &attention_}) {
       v->resize(kMaxRows * kHidden);
@@ -155,7 +176,11 @@ class StepModel {
     for (std::int64_t r = 0; r < rows; ++r) {
       positions.push_back(static_cast<std::int32_t>(prefill ? r : context));
       if (!prefill) {
-        sequences.push_back({r, 1, context, std::span(pages).subspan(static_cast<std::size_t>(r * kSeqPages), kSeqPages)});
+        sequences.push_back(
+            {r,
+             1,
+             context,
+             std::span(pages).subspan(static_cast<std::size_t>(r * kSeqPages), kSeqPages)});
       }
     }
     if (prefill) {
@@ -196,7 +221,8 @@ class StepModel {
                                {w.k.get(), nullptr, k_.data(), kKvHeads * kDim},
                                {w.v.get(), nullptr, v_.data(), kKvHeads * kDim}};
     device.MatMul(*normed_, rows, qkv);
-    const KvLayer kv = {kv_.data() + layer * page_bytes_, page_bytes_ * kLayers, KvType::kBf16, kKvHeads, kDim};
+    const KvLayer kv = {
+        kv_.data() + layer * page_bytes_, page_bytes_ * kLayers, KvType::kBf16, kKvHeads, kDim};
     QkvTask post;
     post.q = q_.data();
     post.k = k_.data();
@@ -224,7 +250,8 @@ class StepModel {
     device.MatMul(*attended_, rows, {&o, 1});
     device.Add(x_.data(), q_.data(), rows, kHidden);
     device.RmsNorm(x_.data(), weight_.data(), 1e-6f, rows, kHidden, normed_.get());
-    const MatMulTask gate_up[2] = {{w.gate.get(), nullptr, gate_.data(), kFfn}, {w.up.get(), nullptr, up_.data(), kFfn}};
+    const MatMulTask gate_up[2] = {{w.gate.get(), nullptr, gate_.data(), kFfn},
+                                   {w.up.get(), nullptr, up_.data(), kFfn}};
     device.MatMul(*normed_, rows, gate_up);
     device.GateMul(GateKind::kSilu, gate_.data(), up_.data(), kFfn, rows, kFfn, middle_.get());
     const MatMulTask down = {w.down.get(), nullptr, q_.data(), kHidden};
@@ -260,7 +287,8 @@ void BM_Step(benchmark::State& state, const char* kind) {
     model.Step(rows, prefill, 256);
   }
   const double steps = static_cast<double>(state.iterations());
-  state.counters["tokens"] = benchmark::Counter(steps * static_cast<double>(rows), benchmark::Counter::kIsRate);
+  state.counters["tokens"] =
+      benchmark::Counter(steps * static_cast<double>(rows), benchmark::Counter::kIsRate);
   state.counters["weight_bytes"] =
       benchmark::Counter(steps * static_cast<double>(model.bytes()), benchmark::Counter::kIsRate);
 }

@@ -3,18 +3,19 @@
 //
 //   model_bench MODEL [threads] [prompt tokens] [decode tokens] [rows]      prints one JSON object
 //
-// Prefill: one prompt in one step, last logits only. Decode: `rows` sequences, greedy, from an empty context.
+// Prefill: one prompt in one step, last logits only. Decode: `rows` sequences, greedy, from an
+// empty context.
+#include "model/rank.h"
+#include "spec/parallel.h"
+#include "spec/step.h"
+#include "store/model.h"
+
 #include <fmt/core.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <string>
 #include <vector>
-
-#include "model/rank.h"
-#include "spec/parallel.h"
-#include "spec/step.h"
-#include "store/model.h"
 
 namespace inferd {
 namespace {
@@ -35,7 +36,8 @@ double SecondsSince(std::chrono::steady_clock::time_point begin) {
 
 Result<std::unique_ptr<model::Rank>> Load(const Setting& setting) {
   INFERD_ASSIGN(const store::Model opened, store::OpenModel(setting.model));
-  INFERD_ASSIGN(const std::vector<spec::ShardPlan> shards, spec::PlanShards(opened.spec, {}, opened.cut));
+  INFERD_ASSIGN(const std::vector<spec::ShardPlan> shards,
+                spec::PlanShards(opened.spec, {}, opened.cut));
   spec::LoadRequest load;
   load.model_path = setting.model;
   load.shard = shards[0];
@@ -131,12 +133,14 @@ Result<> Main(const Setting& setting) {
   INFERD_TRY(runner.Prefill());  // Warm-up.
   INFERD_ASSIGN(const double prefill_s, runner.Prefill());
   INFERD_ASSIGN(const double decode_s, runner.Decode());
-  fmt::print("{{\"threads\": {}, \"rows\": {}, \"prefill_tok_s\": {:.1f}, \"decode_tok_s\": {:.1f}, \"weight_bytes\": {}}}\n",
-             setting.threads,
-             setting.rows,
-             setting.prompt_tokens / prefill_s,
-             static_cast<double>(setting.decode_tokens) * setting.rows / decode_s,
-             rank->memory().weight_bytes);
+  fmt::print(
+      "{{\"threads\": {}, \"rows\": {}, \"prefill_tok_s\": {:.1f}, \"decode_tok_s\": {:.1f}, "
+      "\"weight_bytes\": {}}}\n",
+      setting.threads,
+      setting.rows,
+      setting.prompt_tokens / prefill_s,
+      static_cast<double>(setting.decode_tokens) * setting.rows / decode_s,
+      rank->memory().weight_bytes);
   return {};
 }
 
@@ -145,7 +149,8 @@ Result<> Main(const Setting& setting) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "usage: model_bench MODEL [threads] [prompt tokens] [decode tokens] [rows]\n");
+    fmt::print(stderr,
+               "usage: model_bench MODEL [threads] [prompt tokens] [decode tokens] [rows]\n");
     return 2;
   }
   inferd::Setting setting;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that die, hang or cannot load: every stream ends with exactly the tokens of an undisturbed run.
+// Workers that die, hang or cannot load: every stream ends with exactly the tokens of an
+// undisturbed run.
+#include "cluster/harness.h"
+
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <string>
 #include <vector>
-
-#include "cluster/harness.h"
 
 namespace inferd::cluster {
 namespace {
@@ -48,11 +49,13 @@ class FaultTest : public testing::TestWithParam<Case> {
     return slots;
   }
 
-  std::vector<std::vector<std::int32_t>> WaitAll(Server& server, const std::vector<std::uint32_t>& slots) {
+  std::vector<std::vector<std::int32_t>> WaitAll(Server& server,
+                                                 const std::vector<std::uint32_t>& slots) {
     std::vector<std::vector<std::int32_t>> tokens;
     for (const std::uint32_t slot : slots) {
       const Answer answer = server.collector().Wait(slot);
-      EXPECT_EQ(answer.finish, leader::FinishReason::kLength) << "slot " << slot << ": " << answer.error;
+      EXPECT_EQ(answer.finish, leader::FinishReason::kLength)
+          << "slot " << slot << ": " << answer.error;
       tokens.push_back(answer.tokens);
     }
     return tokens;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/harness.h"
 
+#include "base/log.h"
+#include "store/model.h"
+#include "worker/worker.h"
+
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,10 +16,6 @@
 #include <random>
 #include <sstream>
 #include <thread>
-
-#include "base/log.h"
-#include "store/model.h"
-#include "worker/worker.h"
 
 namespace inferd::cluster {
 namespace {
@@ -59,9 +59,10 @@ void Collector::Publish(std::span<leader::OutputEvent> events) {
 Answer Collector::Wait(std::uint32_t slot, std::int32_t choice, int deadline_s) {
   std::unique_lock lock(mutex_);
   Answer& answer = answers_[{slot, choice}];
-  EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(deadline_s), [&] { return answer.ended; }))
-      << "slot " << slot << " choice " << choice << " did not end within " << deadline_s << " s; it has "
-      << answer.tokens.size() << " tokens";
+  EXPECT_TRUE(
+      changed_.wait_for(lock, std::chrono::seconds(deadline_s), [&] { return answer.ended; }))
+      << "slot " << slot << " choice " << choice << " did not end within " << deadline_s
+      << " s; it has " << answer.tokens.size() << " tokens";
   return answer;
 }
 
@@ -75,8 +76,9 @@ std::size_t Collector::WaitForTokens(std::uint32_t slot, std::size_t count, int 
 }
 
 Server::Server(const ServerOptions& options) {
-  const std::string path =
-      options.model.starts_with('/') ? options.model : std::string(INFERD_TEST_DATA) + "/" + options.model;
+  const std::string path = options.model.starts_with('/')
+                               ? options.model
+                               : std::string(INFERD_TEST_DATA) + "/" + options.model;
   Result<store::Model> model = store::OpenModel(path);
   if (!model.ok()) {
     ADD_FAILURE() << model.error().message();
@@ -101,8 +103,9 @@ Server::Server(const ServerOptions& options) {
     return;
   }
   const auto give_up_at = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  Result<> ready = (*started)->WaitUntilReady(
-      [](const leader::LoadProgress&) {}, [&] { return std::chrono::steady_clock::now() > give_up_at; });
+  Result<> ready =
+      (*started)->WaitUntilReady([](const leader::LoadProgress&) {},
+                                 [&] { return std::chrono::steady_clock::now() > give_up_at; });
   if (!ready.ok()) {
     ADD_FAILURE() << ready.error().message();
     return;
@@ -183,7 +186,10 @@ std::int64_t Server::PagesInUseWhenIdle() {
   return used;
 }
 
-std::vector<std::vector<std::int32_t>> RandomPrompts(int count, int vocab, int max_length, std::uint64_t seed) {
+std::vector<std::vector<std::int32_t>> RandomPrompts(int count,
+                                                     int vocab,
+                                                     int max_length,
+                                                     std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(count));
   for (auto& prompt : prompts) {

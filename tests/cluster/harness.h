@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server without its front end, for tests: starts a real leader with real worker processes on a model of tests/data and
-// collects what it answers.
+// A server without its front end, for tests: starts a real leader with real worker processes on a
+// model of tests/data and collects what it answers.
 #pragma once
+
+#include "leader/leader.h"
 
 #include <sys/types.h>
 
@@ -12,8 +14,6 @@
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include "leader/leader.h"
 
 namespace inferd::cluster {
 
@@ -67,7 +67,8 @@ class Server {
   std::uint32_t Submit(const std::vector<std::int32_t>& prompt, std::int32_t max_tokens);
   std::uint32_t Submit(leader::GenerateRequest request);
   /// Submit all, wait for all.
-  std::vector<Answer> Generate(const std::vector<std::vector<std::int32_t>>& prompts, std::int32_t max_tokens);
+  std::vector<Answer> Generate(const std::vector<std::vector<std::int32_t>>& prompts,
+                               std::int32_t max_tokens);
 
   /// Pids of this process's worker children, in the order they were started.
   static std::vector<pid_t> WorkerPids();
@@ -81,7 +82,10 @@ class Server {
 };
 
 /// `count` prompts of random ids below `vocab`, lengths 3..max_length, from a fixed seed.
-std::vector<std::vector<std::int32_t>> RandomPrompts(int count, int vocab, int max_length, std::uint64_t seed);
+std::vector<std::vector<std::int32_t>> RandomPrompts(int count,
+                                                     int vocab,
+                                                     int max_length,
+                                                     std::uint64_t seed);
 
 /// Runs this process as a worker: argv of the launcher.
 int WorkerMain(int argc, char** argv);

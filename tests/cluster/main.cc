@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test main that is also the worker binary: the leader under test starts this program again with "worker".
+// Test main that is also the worker binary: the leader under test starts this program again with
+// "worker".
+#include "base/log.h"
+#include "cluster/harness.h"
+
 #include <gtest/gtest.h>
 
 #include <string_view>
-
-#include "base/log.h"
-#include "cluster/harness.h"
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "worker") {

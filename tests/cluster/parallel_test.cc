@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every layout gives the tokens of --tp 1: dense and MoE models, uneven cuts, pipelines, expert groups, replicas.
+// Every layout gives the tokens of --tp 1: dense and MoE models, uneven cuts, pipelines, expert
+// groups, replicas.
+#include "cluster/harness.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 #include <vector>
-
-#include "cluster/harness.h"
 
 namespace inferd::cluster {
 namespace {
@@ -77,23 +78,24 @@ spec::ParallelSpec ExpertsInTp(int tp) {
   return parallel;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts,
-                         ParallelTest,
-                         testing::Values(Layout{"llama_tp2", "llama", Parallel(2, 1, 1, 1)},
-                                         Layout{"llama_tp3", "llama", Parallel(3, 1, 1, 1)},
-                                         Layout{"qwen3_tp4", "qwen3", Parallel(4, 1, 1, 1)},
-                                         Layout{"llama_pp2", "llama", Parallel(1, 2, 1, 1)},
-                                         Layout{"qwen2_tp2_pp2", "qwen2", Parallel(2, 2, 1, 1)},
-                                         Layout{"llama_dp2", "llama", Parallel(1, 1, 1, 2)},
-                                         Layout{"gemma3_tp2", "gemma3", Parallel(2, 1, 1, 1)},
-                                         Layout{"mixtral_tp2_ep2", "mixtral", Parallel(2, 1, 2, 1)},
-                                         Layout{"mixtral_ep2", "mixtral", Parallel(1, 1, 2, 1)},
-                                         Layout{"mixtral_ep_in_tp", "mixtral", ExpertsInTp(2)},
-                                         Layout{"qwen3moe_tp2_ep2", "qwen3-moe", Parallel(2, 1, 2, 1)},
-                                         Layout{"qwen3moe_ep_in_tp", "qwen3-moe", ExpertsInTp(2)},
-                                         Layout{"qwen2moe_pp2_ep2", "qwen2-moe", Parallel(1, 2, 2, 1)},
-                                         Layout{"mixtral_dp2_tp2", "mixtral", Parallel(2, 1, 1, 2)}),
-                         [](const testing::TestParamInfo<Layout>& layout) { return layout.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    ParallelTest,
+    testing::Values(Layout{"llama_tp2", "llama", Parallel(2, 1, 1, 1)},
+                    Layout{"llama_tp3", "llama", Parallel(3, 1, 1, 1)},
+                    Layout{"qwen3_tp4", "qwen3", Parallel(4, 1, 1, 1)},
+                    Layout{"llama_pp2", "llama", Parallel(1, 2, 1, 1)},
+                    Layout{"qwen2_tp2_pp2", "qwen2", Parallel(2, 2, 1, 1)},
+                    Layout{"llama_dp2", "llama", Parallel(1, 1, 1, 2)},
+                    Layout{"gemma3_tp2", "gemma3", Parallel(2, 1, 1, 1)},
+                    Layout{"mixtral_tp2_ep2", "mixtral", Parallel(2, 1, 2, 1)},
+                    Layout{"mixtral_ep2", "mixtral", Parallel(1, 1, 2, 1)},
+                    Layout{"mixtral_ep_in_tp", "mixtral", ExpertsInTp(2)},
+                    Layout{"qwen3moe_tp2_ep2", "qwen3-moe", Parallel(2, 1, 2, 1)},
+                    Layout{"qwen3moe_ep_in_tp", "qwen3-moe", ExpertsInTp(2)},
+                    Layout{"qwen2moe_pp2_ep2", "qwen2-moe", Parallel(1, 2, 2, 1)},
+                    Layout{"mixtral_dp2_tp2", "mixtral", Parallel(2, 1, 1, 2)}),
+    [](const testing::TestParamInfo<Layout>& layout) { return layout.param.name; });
 
 }  // namespace
 }  // namespace inferd::cluster

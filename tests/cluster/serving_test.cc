@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine seen from the front end: cancels free pages, the queue is bounded, prefixes are reused, choices share a
-// prompt, batches do not change answers, models that cannot load are refused.
+// The engine seen from the front end: cancels free pages, the queue is bounded, prefixes are
+// reused, choices share a prompt, batches do not change answers, models that cannot load are
+// refused.
+#include "cluster/harness.h"
+#include "store/model.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
-
-#include "cluster/harness.h"
-#include "store/model.h"
 
 namespace inferd::cluster {
 namespace {
@@ -27,7 +28,8 @@ TEST(ServingTest, CancelFreesPagesAndEndsTheStream) {
   }
   for (const std::uint32_t slot : slots) {
     const Answer answer = server.collector().Wait(slot);
-    EXPECT_TRUE(answer.finish == leader::FinishReason::kCancelled || answer.finish == leader::FinishReason::kLength);
+    EXPECT_TRUE(answer.finish == leader::FinishReason::kCancelled ||
+                answer.finish == leader::FinishReason::kLength);
   }
   EXPECT_EQ(server.PagesInUseWhenIdle(), 0);
 }
@@ -112,7 +114,8 @@ TEST(ServingTest, ChoicesShareThePromptAndDifferBySeed) {
   // The same seeds give the same choices again.
   const std::uint32_t again = server.Submit(request);
   for (int choice = 0; choice < 4; ++choice) {
-    EXPECT_EQ(server.collector().Wait(again, choice).tokens, choices[static_cast<std::size_t>(choice)]);
+    EXPECT_EQ(server.collector().Wait(again, choice).tokens,
+              choices[static_cast<std::size_t>(choice)]);
   }
 }
 
@@ -127,7 +130,8 @@ TEST(ServingTest, TooLongPromptIsRefusedWithBothLengths) {
   ASSERT_FALSE(submitted.ok());
   EXPECT_EQ(submitted.error().code(), Code::kInvalidArgument);
   EXPECT_NE(submitted.error().message().find("100000"), std::string::npos);
-  EXPECT_NE(submitted.error().message().find(std::to_string(server.leader()->max_model_len())), std::string::npos);
+  EXPECT_NE(submitted.error().message().find(std::to_string(server.leader()->max_model_len())),
+            std::string::npos);
 }
 
 TEST(ServingTest, AModelThatCannotLoadFailsTheStart) {
@@ -141,9 +145,11 @@ TEST(ServingTest, AModelThatCannotLoadFailsTheStart) {
   options.weight_bytes = 400'000;
   auto started = leader::Leader::Start(options);
   ASSERT_TRUE(started.ok()) << started.error().message();
-  const Result<> ready = (*started)->WaitUntilReady([](const leader::LoadProgress&) {}, [] { return false; });
+  const Result<> ready =
+      (*started)->WaitUntilReady([](const leader::LoadProgress&) {}, [] { return false; });
   ASSERT_FALSE(ready.ok());
-  EXPECT_NE(ready.error().message().find("/nonexistent/model"), std::string::npos) << ready.error().message();
+  EXPECT_NE(ready.error().message().find("/nonexistent/model"), std::string::npos)
+      << ready.error().message();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a replica's ranks on a fake clock with fake peers: spawn, load, join, lose, abort, come back.
+// The life of a replica's ranks on a fake clock with fake peers: spawn, load, join, lose, abort,
+// come back.
 #include "leader/rank_set.h"
 
 #include <gtest/gtest.h>

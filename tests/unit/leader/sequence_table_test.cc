@@ -26,7 +26,9 @@ GenerateRequest Request(Sink* sink, std::uint32_t slot, std::int32_t n) {
   return request;
 }
 
-engine::TokenEvent Token(std::uint64_t id, std::int32_t token, engine::FinishReason finish = engine::FinishReason::kNone) {
+engine::TokenEvent Token(std::uint64_t id,
+                         std::int32_t token,
+                         engine::FinishReason finish = engine::FinishReason::kNone) {
   engine::TokenEvent event;
   event.id = id;
   event.token = token;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A real control server and real clients over a Unix socket and over loopback TCP with mutual TLS.
+#include "rpc/control_client.h"
+#include "rpc/control_server.h"
+#include "rpc/secret.h"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -9,10 +13,6 @@
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include "rpc/control_client.h"
-#include "rpc/control_server.h"
-#include "rpc/secret.h"
 
 namespace inferd::rpc {
 namespace {
@@ -100,7 +100,8 @@ class ControlTest : public testing::Test {
     spec::StepPlan plan;
     plan.generation = 3;
     plan.step = 11;
-    plan.work.push_back({.row = 2, .start = 5, .count = 1, .sample = true, .input_step = 10, .new_pages = {4}});
+    plan.work.push_back(
+        {.row = 2, .start = 5, .count = 1, .sample = true, .input_step = 10, .new_pages = {4}});
     ASSERT_TRUE(peer->Send(plan));
     Result<ToWorker> received = (*client)->Receive();
     ASSERT_TRUE(received.ok());
@@ -111,7 +112,8 @@ class ControlTest : public testing::Test {
     EXPECT_EQ(got.work[0].new_pages, std::vector<std::int32_t>{4});
     spec::StepResult result;
     result.step = 11;
-    result.sampled.push_back({.row = 2, .token = 99, .logprob = -0.5F, .rank = 1, .top = {{99, -0.5F}}});
+    result.sampled.push_back(
+        {.row = 2, .token = 99, .logprob = -0.5F, .rank = 1, .top = {{99, -0.5F}}});
     ASSERT_TRUE((*client)->Send(result));
     ASSERT_TRUE(recorder_.WaitForMessages(1));
     EXPECT_EQ(std::get<spec::StepResult>(recorder_.message(0)).sampled[0].token, 99);
@@ -137,7 +139,8 @@ TEST_F(ControlTest, WrongSecretIsRefusedOnTheUnixSocket) {
 }
 
 TEST_F(ControlTest, WrongSecretCannotFinishTheTlsHandshake) {
-  auto client = Attach({TcpAddress(), "ffffffffffffffffffffffffffffffff", std::chrono::milliseconds(500)}, Hello{});
+  auto client = Attach(
+      {TcpAddress(), "ffffffffffffffffffffffffffffffff", std::chrono::milliseconds(500)}, Hello{});
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.error().code(), Code::kUnavailable);
   EXPECT_EQ(recorder_.num_peers(), 0U);
