@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/sampler.h"
 
+#include "model/logit_passes.h"
 #include "model/logits.h"
 
 #include <gtest/gtest.h>
@@ -88,6 +89,33 @@ TEST(SamplerTest, ExpAgreesWithTheLibrary) {
   }
   EXPECT_EQ(ExpOf(0), 1.0F);
   EXPECT_EQ(ExpOf(-200), 0.0F);
+}
+
+TEST(SamplerTest, EveryInstructionSetGivesTheSameBits) {
+  const LogitPasses* all[3];
+  const std::size_t count = AllLogitPasses(all);
+  EXPECT_EQ(all[count - 1], &ChosenLogitPasses());
+  for (const std::size_t size : {5U, 16U, 1000U, 2051U}) {
+    const std::vector<float> logits = RandomLogits(size, 21, 5);
+    for (std::size_t i = 1; i < count; ++i) {
+      EXPECT_EQ(all[0]->sum_exp(logits.data(), size, 17, 0.9F),
+                all[i]->sum_exp(logits.data(), size, 17, 0.9F));
+      EXPECT_EQ(all[0]->exp(-3.3F), all[i]->exp(-3.3F));
+      float a = 0;
+      float b = 0;
+      EXPECT_EQ(all[0]->peak(logits.data(), size, &a), all[i]->peak(logits.data(), size, &b));
+      EXPECT_EQ(a, b);
+      EXPECT_EQ(all[0]->next_at_least(logits.data(), 2, size, 1, 2, 9),
+                all[i]->next_at_least(logits.data(), 2, size, 1, 2, 9));
+      std::int64_t above[2];
+      std::int64_t equal[2];
+      all[0]->count(logits.data(), size, logits[size / 2], &above[0], &equal[0]);
+      all[i]->count(logits.data(), size, logits[size / 2], &above[1], &equal[1]);
+      EXPECT_EQ(above[0], above[1]);
+      EXPECT_EQ(equal[0], equal[1]);
+      EXPECT_EQ(equal[0], 1);
+    }
+  }
 }
 
 TEST(SamplerTest, SumExpCountsTailsOfEveryLength) {
