@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -38,7 +40,7 @@ TEST(ThreadTeam, RegionsAreOrdered) {
 TEST(ThreadTeam, WakesFromParking) {
   Result<std::unique_ptr<ThreadTeam>> team = ThreadTeam::Make(2, {});
   ASSERT_TRUE(team.ok());
-  int calls = 0;
+  std::atomic<int> calls{0};
   for (int round = 0; round < 3; ++round) {
     // Long enough idle that the second thread stops spinning.
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
@@ -47,7 +49,7 @@ TEST(ThreadTeam, WakesFromParking) {
     }
     (*team)->Run([&](int thread) { calls += thread; });
   }
-  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(calls.load(), 3);
 }
 
 TEST(ThreadTeam, PinsTheCallerToo) {
