@@ -55,6 +55,14 @@ std::string InHubCache(const HubName& hub) {
   return snapshot.string();
 }
 
+std::string NamesOf(const Catalog& catalog) {
+  std::string names;
+  for (const CatalogEntry& entry : catalog.entries()) {
+    names += (names.empty() ? "" : ", ") + entry.name;
+  }
+  return names;
+}
+
 Error NotFetched(std::string_view name, const std::string& path) {
   return NotFound("model {} is not in the cache (no {}); run `inferd fetch {}`", name, path, name);
 }
@@ -132,10 +140,10 @@ Result<std::string> ResolveModel(const std::string& name_or_path) {
     return NotFetched(name_or_path, path);
   }
   const std::string nearest = catalog.Nearest(name_or_path);
-  return NotFound("{} is neither a file, nor a folder, nor a model of the catalog{}",
-                  name_or_path,
-                  nearest.empty() ? "; `inferd fetch --list` shows the names"
-                                  : "; did you mean " + nearest + "?");
+  return NotFound(
+      "{} is neither a file, nor a folder, nor a model of the catalog{}",
+      name_or_path,
+      nearest.empty() ? ", which has " + NamesOf(catalog) : "; did you mean " + nearest + "?");
 }
 
 }  // namespace inferd::store

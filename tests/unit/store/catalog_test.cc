@@ -112,6 +112,7 @@ TEST_F(Resolve, FindsWhatOtherToolsOfTheHubLoaded) {
 TEST_F(Resolve, SuggestsTheNearestName) {
   EXPECT_THAT(ResolveModel("quen3-8b").error().message(), HasSubstr("did you mean qwen3-8b?"));
   EXPECT_EQ(ResolveModel("what is this").error().code(), Code::kNotFound);
+  EXPECT_THAT(ResolveModel("what is this").error().message(), HasSubstr("gemma-3-270m"));
 }
 
 TEST(HubName, TakesOnlyWhatTheHubCouldMean) {
