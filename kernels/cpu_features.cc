@@ -12,7 +12,11 @@ bool CpuHasAvx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
-         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("gfni");
+         __builtin_cpu_supports("gfni");
 }
+
+bool CpuHasBf16Dot() { return __builtin_cpu_supports("avx512bf16"); }
+
+bool CpuIsIntel() { return __builtin_cpu_is("intel"); }
 
 }  // namespace inferd::kernels

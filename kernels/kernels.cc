@@ -62,4 +62,20 @@ const KernelTable& Avx512Kernels() {
   return kTable;
 }
 
+const KernelTable& Avx512FmaKernels() {
+  static constexpr KernelTable kTable = {
+      .name = "avx512-vnni",
+      .matmul = MatMulAvx512Fma,
+      .attention_bf16 = AttentionBf16Avx512Fma,
+      .attention_float = AttentionFloatAvx512,
+      .quantize = QuantizeAvx512,
+      .to_bf16 = ToBf16Avx512,
+      .rms_norm = RmsNormAvx512,
+      .gate_mul = GateMulAvx512,
+      .add = AddAvx512,
+      .axpy = AxpyAvx512,
+  };
+  return kTable;
+}
+
 }  // namespace inferd::kernels

@@ -94,10 +94,16 @@ struct KernelTable {
 
 const KernelTable& ScalarKernels();
 const KernelTable& Avx2Kernels();
+/// With vdpbf16ps.
 const KernelTable& Avx512Kernels();
+/// With bf16 products as two fma: for CPUs without vdpbf16ps, and for Intel's, which run it at half the rate of fma. The
+/// same bits but for denormals, which vdpbf16ps flushes.
+const KernelTable& Avx512FmaKernels();
 
 /// What this CPU and its operating system support.
-bool CpuHasAvx2();    // with FMA and F16C
-bool CpuHasAvx512();  // F, BW, DQ, VL with VNNI, BF16, VBMI and GFNI
+bool CpuHasAvx2();     // with FMA and BMI2
+bool CpuHasAvx512();   // F, BW, DQ, VL with VNNI, VBMI and GFNI
+bool CpuHasBf16Dot();  // vdpbf16ps
+bool CpuIsIntel();
 
 }  // namespace inferd::kernels

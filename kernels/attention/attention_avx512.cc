@@ -17,25 +17,62 @@ constexpr float kLog2E = 1.44269504f;
 constexpr int kPages = kSoftmaxTokens / kPageTokens;  // per softmax chunk
 constexpr float kInfinity = __builtin_inff();
 
-INFERD_INLINE inline __m512bh AsBf16(__m512i x) { return reinterpret_cast<__m512bh>(x); }
-
-/// The two page formats. A K step is 32 tokens x 4 bytes of d (two bf16, one float); a V step is d x 4 bytes of tokens.
-struct Bf16Pages {
+/// How a page format is multiplied. A K step is 32 tokens x 4 bytes of d (a bf16 pair or a float); a V step is d x 4 bytes of
+/// tokens. Operand: 16 lanes of K or V, made once for all rows, or one input spread over the lanes; q and p are kept as inputs
+/// of kInputBytes per step.
+struct Bf16Dot {
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 2;
-  INFERD_INLINE static __m512 Add(__m512 f, __m512i kv, __m512i x) { return _mm512_dpbf16_ps(f, AsBf16(kv), AsBf16(x)); }
-  INFERD_INLINE static void StoreP(void* p, int i, __m512 e) {
-    auto* at = reinterpret_cast<__m256i*>(static_cast<std::uint16_t*>(p) + i);
-    _mm256_store_si256(at, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(e)));
+  static constexpr int kInputBytes = 4;
+  struct Operand {
+    __m512bh pairs;
+  };
+  INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
+    return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(kv))};
+  }
+  INFERD_INLINE static Operand Spread(const std::uint8_t* x) { return {reinterpret_cast<__m512bh>(Broadcast4(x))}; }
+  INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
+    return _mm512_dpbf16_ps(f, kv.pairs, x.pairs);
+  }
+  // 16 values from place i on.
+  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) {
+    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundBf16(v), 16));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out + 2 * i), packed);
   }
 };
-struct FloatPages {
+struct Bf16Fma {
+  static constexpr int kValueBytes = 2;
+  static constexpr int kPerStep = 2;
+  static constexpr int kInputBytes = 8;  // both values of a pair as float
+  struct Operand {
+    __m512 even;
+    __m512 odd;
+  };
+  INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
+    const __m512i pairs = _mm512_loadu_si512(kv);
+    return {EvenBf16(pairs), OddBf16(pairs)};
+  }
+  INFERD_INLINE static Operand Spread(const std::uint8_t* x) { return {BroadcastFloat(x), BroadcastFloat(x + 4)}; }
+  INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
+    return _mm512_fmadd_ps(kv.even, x.even, _mm512_fmadd_ps(kv.odd, x.odd, f));
+  }
+  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) {
+    _mm512_store_ps(out + 4 * i, OddBf16(RoundBf16(v)));
+  }
+};
+struct FloatFma {
   static constexpr int kValueBytes = 4;
   static constexpr int kPerStep = 1;
-  INFERD_INLINE static __m512 Add(__m512 f, __m512i kv, __m512i x) {
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(kv), f);
+  static constexpr int kInputBytes = 4;
+  struct Operand {
+    __m512 value;
+  };
+  INFERD_INLINE static Operand Make(const std::uint8_t* kv) { return {_mm512_loadu_ps(kv)}; }
+  INFERD_INLINE static Operand Spread(const std::uint8_t* x) { return {BroadcastFloat(x)}; }
+  INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
+    return _mm512_fmadd_ps(kv.value, x.value, f);
   }
-  INFERD_INLINE static void StoreP(void* p, int i, __m512 e) { _mm512_store_ps(static_cast<float*>(p) + i, e); }
+  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) { _mm512_store_ps(out + 4 * i, v); }
 };
 
 // Lines of the page sides in the order of use: K of this chunk, V of this chunk, K of the next. Hardware prefetchers stop
@@ -80,8 +117,8 @@ struct TileState {
   alignas(64) float o[kRows * kMaxHeadDim];  // [rows, head_dim]
   alignas(64) float l[kRows][16];
   alignas(64) float s[kRows][kSoftmaxTokens];
-  alignas(64) float p[kRows][kSoftmaxTokens];  // bf16 pages use the front half of each row's bytes
-  alignas(64) float q[kRows * kMaxHeadDim];    // in page format
+  alignas(64) std::uint8_t p[kRows][kSoftmaxTokens * 4];  // as inputs
+  alignas(64) std::uint8_t q[kRows * kMaxHeadDim * 4];    // as inputs, rows head_dim values apart
   float m[kRows];
   std::int64_t end[kRows];    // first token not seen
   std::int64_t begin[kRows];  // first token seen
@@ -99,10 +136,11 @@ INFERD_INLINE inline void ScorePage(const std::uint8_t* q,
   Unroll<kRows>([&](auto r) INFERD_INLINE { f[0][r] = f[1][r] = _mm512_setzero_ps(); });
   for (std::int64_t step = 0; step < steps; ++step, k += 128) {
     stream.Lines(2);
-    const __m512i k0 = _mm512_loadu_si512(k);
-    const __m512i k1 = _mm512_loadu_si512(k + 64);
+    const typename Pages::Operand k0 = Pages::Make(k);
+    const typename Pages::Operand k1 = Pages::Make(k + 64);
+    const std::uint8_t* input = q + step * Pages::kInputBytes;
     Unroll<kRows>([&](auto r) INFERD_INLINE {
-      const __m512i x = Broadcast4(q + r * q_bytes + 4 * step);
+      const typename Pages::Operand x = Pages::Spread(input + r * q_bytes);
       f[0][r] = Pages::Add(f[0][r], k0, x);
       f[1][r] = Pages::Add(f[1][r], k1, x);
     });
@@ -129,12 +167,12 @@ INFERD_INLINE inline void AddValues(const std::uint8_t* p,
   constexpr int kSteps = kPageTokens / Pages::kPerStep;
   for (int page = 0; page < pages; ++page) {
     const std::uint8_t* v = v_pages[page] + column * 4;
-    for (int step = 0; step < kSteps; ++step, v += head_dim * 4, p += 4) {
-      __m512i value[kColumns];
-      Unroll<kColumns>([&](auto c) INFERD_INLINE { value[c] = _mm512_loadu_si512(v + c * 64); });
+    for (int step = 0; step < kSteps; ++step, v += head_dim * 4, p += Pages::kInputBytes) {
+      typename Pages::Operand value[kColumns];
+      Unroll<kColumns>([&](auto c) INFERD_INLINE { value[c] = Pages::Make(v + c * 64); });
       stream.Lines(kColumns);
       Unroll<kRows>([&](auto r) INFERD_INLINE {
-        const __m512i x = Broadcast4(p + r * kSoftmaxTokens * 4);
+        const typename Pages::Operand x = Pages::Spread(p + r * kSoftmaxTokens * 4);
         Unroll<kColumns>([&](auto c) INFERD_INLINE { f[c][r] = Pages::Add(f[c][r], value[c], x); });
       });
     }
@@ -183,7 +221,7 @@ INFERD_INLINE inline void SoftmaxRow(const AttentionArgs& args,
     const __mmask16 seen = static_cast<__mmask16>(FirstLanes(end - i) & ~FirstLanes(begin - i));
     const __m512 e = _mm512_maskz_mov_ps(seen, Exp2(_mm512_sub_ps(_mm512_load_ps(s + i), vm)));
     sum = _mm512_add_ps(sum, e);
-    Pages::StoreP(t.p[r], i, e);
+    Pages::Keep(t.p[r], i, e);
   }
   __m512 l = _mm512_load_ps(t.l[r]);
   const float rescale = m > t.m[r] ? _mm512_cvtss_f32(Exp2(_mm512_set1_ps(t.m[r] - m))) : 1.0f;
@@ -228,21 +266,17 @@ INFERD_INLINE inline void StartTile(const AttentionArgs& args, TileState<kRows>&
     t.begin[r] = args.window > 0 && t.end[r] > args.window ? t.end[r] - args.window : 0;
     for (std::int64_t d = 0; d < args.head_dim; d += 16) {
       const __m512 x = _mm512_loadu_ps(args.q[source] + d);
-      if constexpr (Pages::kValueBytes == 2) {
-        auto* q = reinterpret_cast<std::uint16_t*>(t.q) + r * args.head_dim + d;
-        _mm256_store_si256(reinterpret_cast<__m256i*>(q), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-      } else {
-        _mm512_store_ps(t.q + r * args.head_dim + d, x);
-      }
+      Pages::Keep(t.q, r * args.head_dim + d, x);
     }
   }
 }
 
 template <class Pages, int kRows, class Stream>
 INFERD_INLINE inline void AddChunk(const AttentionArgs& args, TileState<kRows>& t, int pages, Stream& stream) {
-  // As many columns as keep the accumulators within the register file.
-  constexpr int kColumns = kRows * 4 <= 28 ? 4 : kRows * 2 <= 28 ? 2 : 1;
-  const auto* p = reinterpret_cast<const std::uint8_t*>(t.p[0]);
+  // As many columns as keep accumulators and operands within the register file.
+  constexpr int kOperands = sizeof(typename Pages::Operand) / 64;
+  constexpr int kColumns = (kRows + kOperands) * 4 <= 32 ? 4 : 2;
+  const std::uint8_t* p = t.p[0];
   const std::uint8_t* const* v = stream.side + pages;
   std::int64_t d = 0;
   for (; d + kColumns * 16 <= args.head_dim; d += kColumns * 16) {
@@ -283,9 +317,9 @@ void AttendTile(const AttentionArgs& args) {
     for (std::int64_t next = page + pages; next < last_page && stream.sides < 2 * pages + kPages; ++next) {
       stream.side[stream.sides++] = page_at(next);
     }
-    const std::int64_t q_bytes = args.head_dim * Pages::kValueBytes;
+    const std::int64_t q_bytes = args.head_dim / Pages::kPerStep * Pages::kInputBytes;
     for (int i = 0; i < pages; ++i) {
-      ScorePage<Pages, kRows>(reinterpret_cast<const std::uint8_t*>(t.q),
+      ScorePage<Pages, kRows>(t.q,
                               q_bytes,
                               steps,
                               stream.side[i],
@@ -335,8 +369,10 @@ void Attend(const AttentionArgs& args) {
 
 }  // namespace
 
-void AttentionBf16Avx512(const AttentionArgs& args) { Attend<Bf16Pages>(args); }
+void AttentionBf16Avx512(const AttentionArgs& args) { Attend<Bf16Dot>(args); }
 
-void AttentionFloatAvx512(const AttentionArgs& args) { Attend<FloatPages>(args); }
+void AttentionBf16Avx512Fma(const AttentionArgs& args) { Attend<Bf16Fma>(args); }
+
+void AttentionFloatAvx512(const AttentionArgs& args) { Attend<FloatFma>(args); }
 
 }  // namespace inferd::kernels

@@ -6,7 +6,7 @@
 namespace inferd::kernels {
 namespace {
 
-void PassAvx512(const MatMulArgs& args) {
+void PassAvx512Fma(const MatMulArgs& args) {
   if (!IsInt8Form(args.form)) {
     return FloatMatMulAvx512(args);
   }
@@ -14,6 +14,10 @@ void PassAvx512(const MatMulArgs& args) {
     return GemmAvx512(args);
   }
   return LayoutOf(args.form).super_k == 32 ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);
+}
+
+void PassAvx512(const MatMulArgs& args) {
+  return args.form == PackForm::kBf16 ? Bf16DotAvx512(args) : PassAvx512Fma(args);
 }
 
 void PassAvx2(const MatMulArgs& args) { return IsInt8Form(args.form) ? Int8MatMulAvx2(args) : FloatMatMulAvx2(args); }
@@ -37,6 +41,8 @@ void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
 }  // namespace
 
 void MatMulAvx512(const MatMulArgs& args) { InPasses(args, PassAvx512); }
+
+void MatMulAvx512Fma(const MatMulArgs& args) { InPasses(args, PassAvx512Fma); }
 
 void MatMulAvx2(const MatMulArgs& args) { InPasses(args, PassAvx2); }
 

@@ -204,9 +204,10 @@ Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
   }
   if (isa == "avx512" || (isa == "auto" && kernels::CpuHasAvx512())) {
     if (!kernels::CpuHasAvx512()) {
-      return FailedPrecondition("this CPU lacks AVX-512 with VNNI, BF16, VBMI or GFNI: use auto");
+      return FailedPrecondition("this CPU lacks AVX-512 with VNNI, VBMI or GFNI: use auto");
     }
-    return &kernels::Avx512Kernels();
+    const bool dot = kernels::CpuHasBf16Dot() && !kernels::CpuIsIntel();
+    return dot ? &kernels::Avx512Kernels() : &kernels::Avx512FmaKernels();
   }
   if (isa == "avx2" || (isa == "auto" && kernels::CpuHasAvx2())) {
     if (!kernels::CpuHasAvx2()) {

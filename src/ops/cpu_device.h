@@ -3,6 +3,7 @@
 // and called by one thread, the rank's step thread (the loader's before the first step).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -46,6 +47,10 @@ class CpuActivations final : public Activations {
   std::int64_t k() const override { return k_; }
   unsigned forms() const { return forms_; }
 
+  std::size_t ColumnBytes(std::int64_t columns) const override;
+  void CopyOut(std::int64_t rows, std::byte* out) const override;
+  void CopyIn(std::int64_t rows, std::int64_t first, std::int64_t columns, const std::byte* in) override;
+
   /// Takes x[0..count) as values [column, column + count) of a row; column is a multiple of 32.
   void Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count);
   /// Copies a row of the same forms and k.
@@ -63,6 +68,16 @@ class CpuActivations final : public Activations {
   tensor::HostBuffer int8_;
   tensor::HostBuffer bf16_;
   tensor::HostBuffer float_;
+
+  // One form as bytes, for CopyOut and CopyIn.
+  struct Plane {
+    std::byte* data;
+    std::size_t row_bytes;
+    std::int64_t unit;  // columns per unit
+    std::size_t unit_bytes;
+  };
+  /// The forms held, in a fixed order; the rest have no bytes.
+  std::array<Plane, 3> Planes() const;
 };
 
 class CpuDevice final : public Device {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed weights and activation buffers of the CPU device.
-#include <algorithm>
-#include <cstring>
-
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/pack/pack.h"
 #include "ops/cpu_device.h"
 #include "ops/cpu_region.h"
+
+#include <algorithm>
+#include <cstring>
 
 namespace inferd::ops {
 namespace {
@@ -24,8 +24,15 @@ bool IsWeightType(DType type) {
 
 }  // namespace
 
-CpuMatrix::CpuMatrix(kernels::PackForm pack_form, std::int64_t n, std::int64_t k, tensor::HostBuffer data)
-    : pack_form_(pack_form), n_(n), k_(k), panel_bytes_(kernels::PanelBytes(pack_form, k)), data_(std::move(data)) {}
+CpuMatrix::CpuMatrix(kernels::PackForm pack_form,
+                     std::int64_t n,
+                     std::int64_t k,
+                     tensor::HostBuffer data)
+    : pack_form_(pack_form),
+      n_(n),
+      k_(k),
+      panel_bytes_(kernels::PanelBytes(pack_form, k)),
+      data_(std::move(data)) {}
 
 ActForm CpuMatrix::form() const {
   switch (pack_form_) {
@@ -53,11 +60,17 @@ CpuActivations::CpuActivations(std::int64_t max_rows,
                                std::int64_t k,
                                unsigned forms,
                                const kernels::KernelTable& kernels)
-    : max_rows_(max_rows), k_(k), forms_(forms), kernels_(kernels), ld_int8_((k + 31) / 32), ld_bf16_((k + 1) / 2 * 2) {
+    : max_rows_(max_rows),
+      k_(k),
+      forms_(forms),
+      kernels_(kernels),
+      ld_int8_((k + 31) / 32),
+      ld_bf16_((k + 1) / 2 * 2) {
   const auto rows = static_cast<std::size_t>(max_rows);
   // One spare line: kernels may read whole vectors past the last row.
   if ((forms & kActInt8) != 0) {
-    int8_ = AllocateOrDie(rows * static_cast<std::size_t>(ld_int8_) * sizeof(kernels::ActBlock) + 64);
+    int8_ =
+        AllocateOrDie(rows * static_cast<std::size_t>(ld_int8_) * sizeof(kernels::ActBlock) + 64);
   }
   if ((forms & kActBf16) != 0) {
     bf16_ = AllocateOrDie(rows * static_cast<std::size_t>(ld_bf16_) * 2 + 64);
@@ -67,7 +80,10 @@ CpuActivations::CpuActivations(std::int64_t max_rows,
   }
 }
 
-void CpuActivations::Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count) {
+void CpuActivations::Fill(std::int64_t row,
+                          std::int64_t column,
+                          const float* x,
+                          std::int64_t count) {
   if ((forms_ & kActInt8) != 0) {
     auto* blocks = reinterpret_cast<kernels::ActBlock*>(int8_.data());
     kernels_.quantize(x, count, blocks + row * ld_int8_ + column / 32);
@@ -82,10 +98,71 @@ void CpuActivations::Fill(std::int64_t row, std::int64_t column, const float* x,
   }
 }
 
-void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row) {
-  const auto copy = [&](tensor::HostBuffer& to, const tensor::HostBuffer& source, std::int64_t row_bytes) {
-    std::memcpy(to.data() + row * row_bytes, source.data() + from_row * row_bytes, static_cast<std::size_t>(row_bytes));
+std::array<CpuActivations::Plane, 3> CpuActivations::Planes() const {
+  constexpr std::size_t kBlockBytes = sizeof(kernels::ActBlock);
+  const auto plane = [&](ActForm form,
+                         const tensor::HostBuffer& data,
+                         std::ptrdiff_t units,
+                         std::int64_t unit,
+                         std::size_t unit_bytes) {
+    const bool held = (forms_ & form) != 0;
+    return Plane{
+        held ? const_cast<std::byte*>(reinterpret_cast<const std::byte*>(data.data())) : nullptr,
+        static_cast<std::size_t>(units) * unit_bytes,
+        unit,
+        held ? unit_bytes : 0};
   };
+  return {plane(kActInt8, int8_, ld_int8_, 32, kBlockBytes),
+          plane(kActBf16, bf16_, ld_bf16_, 1, 2),
+          plane(kActFloat, float_, static_cast<std::ptrdiff_t>(k_), 1, 4)};
+}
+
+std::size_t CpuActivations::ColumnBytes(std::int64_t columns) const {
+  std::size_t bytes = 0;
+  for (const Plane& plane : Planes()) {
+    bytes += static_cast<std::size_t>((columns + plane.unit - 1) / plane.unit) * plane.unit_bytes;
+  }
+  return bytes;
+}
+
+void CpuActivations::CopyOut(std::int64_t rows, std::byte* out) const {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (const Plane& plane : Planes()) {
+      const auto bytes =
+          static_cast<std::size_t>((k_ + plane.unit - 1) / plane.unit) * plane.unit_bytes;
+      if (bytes > 0) {
+        std::memcpy(out, plane.data + static_cast<std::size_t>(row) * plane.row_bytes, bytes);
+        out += bytes;
+      }
+    }
+  }
+}
+
+void CpuActivations::CopyIn(std::int64_t rows,
+                            std::int64_t first,
+                            std::int64_t columns,
+                            const std::byte* in) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (const Plane& plane : Planes()) {
+      const auto bytes =
+          static_cast<std::size_t>((columns + plane.unit - 1) / plane.unit) * plane.unit_bytes;
+      if (bytes > 0) {
+        std::byte* to = plane.data + static_cast<std::size_t>(row) * plane.row_bytes;
+        std::memcpy(
+            to + static_cast<std::size_t>(first / plane.unit) * plane.unit_bytes, in, bytes);
+        in += bytes;
+      }
+    }
+  }
+}
+
+void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row) {
+  const auto copy =
+      [&](tensor::HostBuffer& to, const tensor::HostBuffer& source, std::int64_t row_bytes) {
+        std::memcpy(to.data() + row * row_bytes,
+                    source.data() + from_row * row_bytes,
+                    static_cast<std::size_t>(row_bytes));
+      };
   if ((forms_ & kActInt8) != 0) {
     copy(int8_, from.int8_, ld_int8_ * static_cast<std::int64_t>(sizeof(kernels::ActBlock)));
   }
@@ -112,7 +189,9 @@ void CpuActivations::SetInputs(std::int64_t row, kernels::MatMulArgs* args) cons
   }
 }
 
-std::unique_ptr<Activations> CpuDevice::NewActivations(std::int64_t max_rows, std::int64_t k, unsigned forms) {
+std::unique_ptr<Activations> CpuDevice::NewActivations(std::int64_t max_rows,
+                                                       std::int64_t k,
+                                                       unsigned forms) {
   return std::make_unique<CpuActivations>(max_rows, k, forms, kernels_);
 }
 
@@ -129,16 +208,22 @@ Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
     return InvalidArgument("a weight matrix of {} x {} cannot be packed", n, k);
   }
   if (k % BlockElements(type) != 0) {
-    return InvalidArgument("{} columns are no multiple of the {} values of a {} block", k, BlockElements(type), DTypeName(type));
+    return InvalidArgument("{} columns are no multiple of the {} values of a {} block",
+                           k,
+                           BlockElements(type),
+                           DTypeName(type));
   }
   const auto needed = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
-  if (row_bytes < needed || rows.size() < needed || (rows.size() - needed) / row_bytes < static_cast<std::size_t>(n - 1)) {
-    return InvalidArgument("{} rows of {} bytes need more than the {} bytes given", n, row_bytes, rows.size());
+  if (row_bytes < needed || rows.size() < needed ||
+      (rows.size() - needed) / row_bytes < static_cast<std::size_t>(n - 1)) {
+    return InvalidArgument(
+        "{} rows of {} bytes need more than the {} bytes given", n, row_bytes, rows.size());
   }
   const kernels::PackForm form = kernels::FormOf(type);
   const std::size_t panel_bytes = kernels::PanelBytes(form, k);
   const std::int64_t panels = kernels::NumPanels(n);
-  INFERD_ASSIGN(tensor::HostBuffer data, tensor::HostBuffer::Allocate(static_cast<std::size_t>(panels) * panel_bytes));
+  INFERD_ASSIGN(tensor::HostBuffer data,
+                tensor::HostBuffer::Allocate(static_cast<std::size_t>(panels) * panel_bytes));
   std::atomic<std::int64_t> bad_row{n};
   ForEach(panels, n * k, [&](int, std::int64_t p) {
     const std::int64_t row = p * kernels::kPanelRows;
@@ -156,7 +241,9 @@ Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
     }
   });
   if (bad_row.load() < n) {
-    return InvalidArgument("row {} holds Inf or NaN: the weights are damaged or were converted wrongly", bad_row.load());
+    return InvalidArgument(
+        "row {} holds Inf or NaN: the weights are damaged or were converted wrongly",
+        bad_row.load());
   }
   return std::unique_ptr<PackedMatrix>(std::make_unique<CpuMatrix>(form, n, k, std::move(data)));
 }

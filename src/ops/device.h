@@ -39,6 +39,14 @@ class Activations {
   virtual ~Activations() = default;
   virtual std::int64_t max_rows() const = 0;
   virtual std::int64_t k() const = 0;
+
+  /// Bytes of `columns` columns of one row, all forms together; for carrying slices between ranks.
+  virtual std::size_t ColumnBytes(std::int64_t columns) const = 0;
+  /// out [rows, ColumnBytes(k)] = all columns of rows [0, rows).
+  virtual void CopyOut(std::int64_t rows, std::byte* out) const = 0;
+  /// Columns [first, first + columns) of rows [0, rows) = in [rows, ColumnBytes(columns)], which came from CopyOut of
+  /// activations with the same forms and k = columns. `first` is a multiple of 32 where there is an int8 form.
+  virtual void CopyIn(std::int64_t rows, std::int64_t first, std::int64_t columns, const std::byte* in) = 0;
 };
 
 /// y[row, 0..n) (+ bias) = W a[row]; rows of y are ldy floats apart.
