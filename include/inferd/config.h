@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything a user can set: plain structs, one per room. Filled in the order default < file < environment < flag; names,
-// flags and help texts are in src/app/settings.cc, and configs/inferd.yaml shows them all.
+// Everything a user can set: plain structs, one per room. Filled in the order default < file <
+// environment < flag; names, flags and help texts are in src/app/settings.cc, and
+// configs/inferd.yaml shows them all.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace inferd {
 struct ModelConfig {
   std::string model;  // path, catalog name or hub name
   std::vector<std::string> served_model_name;
-  std::string chat_template;  // a file; empty: the model's own
+  std::string chat_template;       // a file; empty: the model's own
   std::int64_t max_model_len = 0;  // 0: what the model and the memory allow
   std::string dtype = "auto";
   std::string quantization;
@@ -31,7 +32,7 @@ struct ParallelConfig {
 
 struct WorkerSettings {
   std::string device = "cpu";
-  std::int64_t threads = 0;  // per host; 0: all CPUs of the process
+  std::int64_t threads = 0;         // per host; 0: all CPUs of the process
   std::int64_t kv_cache_bytes = 0;  // per host; 0: chosen from the free memory
   std::string kv_cache_dtype = "auto";
   double gpu_memory_utilization = 0.9;
@@ -49,8 +50,8 @@ struct SchedulerConfig {
 struct ClusterConfig {
   std::int64_t nnodes = 1;
   std::int64_t node_rank = 0;
-  std::string leader;          // host:port of the leader's control port; on the leader: where it listens
-  std::string data_address;    // this host's address for data between hosts
+  std::string leader;  // host:port of the leader's control port; on the leader: where it listens
+  std::string data_address;  // this host's address for data between hosts
   std::string secret_file;
   std::int64_t nodes_deadline_ms = 600'000;
 };

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/chat/completions.
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <utility>
-
 #include "api/chat_format.h"
 #include "api/chat_prompt.h"
 #include "api/endpoint.h"
 #include "api/fields.h"
 #include "api/generate_params.h"
 #include "api/json_parse.h"
+
+#include <nlohmann/json.hpp>
+
+#include <limits>
+#include <utility>
 
 namespace inferd::api {
 namespace {
@@ -25,7 +26,9 @@ Result<std::int32_t> ParseLogprobs(const Fields& fields) {
 
 }  // namespace
 
-Result<Outcome> ChatCompletions(const ServerContext& context, const HttpRequest& request, Fault* fault) {
+Result<Outcome> ChatCompletions(const ServerContext& context,
+                                const HttpRequest& request,
+                                Fault* fault) {
   INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
@@ -43,12 +46,17 @@ Result<Outcome> ChatCompletions(const ServerContext& context, const HttpRequest&
   INFERD_ASSIGN(auto prompt, ChatPrompt(context, fields));
   std::vector<std::vector<std::int32_t>> prompts;
   prompts.push_back(std::move(prompt));
-  INFERD_TRY(AddPrompts(context, std::move(prompts), prototype,
+  INFERD_TRY(AddPrompts(context,
+                        std::move(prompts),
+                        prototype,
                         max_completion_tokens ? max_completion_tokens : max_tokens,
-                        limits::kInt32Max, "messages", &spec, fault));
+                        limits::kInt32Max,
+                        "messages",
+                        &spec,
+                        fault));
   spec.echoes.emplace_back();
-  spec.format = std::make_unique<ChatFormat>(NewId("chatcmpl-"), context.model.name(), UnixNow(), spec.logprobs,
-                                             context.model.tokenizer);
+  spec.format = std::make_unique<ChatFormat>(
+      NewId("chatcmpl-"), context.model.name(), UnixNow(), spec.logprobs, context.model.tokenizer);
   return Outcome(std::make_unique<Generation>(std::move(spec)));
 }
 

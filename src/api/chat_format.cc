@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/chat_format.h"
 
-#include <utility>
-
 #include "api/json_writer.h"
+
+#include <utility>
 
 namespace inferd::api {
 
@@ -108,7 +108,9 @@ void ChatFormat::AppendUsage(const Usage& usage, std::string* out) const {
   *out += "}\n\n";
 }
 
-void ChatFormat::AppendFull(std::span<const ReplyPiece> choices, const Usage& usage, std::string* out) const {
+void ChatFormat::AppendFull(std::span<const ReplyPiece> choices,
+                            const Usage& usage,
+                            std::string* out) const {
   *out += common_;
   *out += "chat.completion";
   *out += created_model_;

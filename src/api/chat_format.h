@@ -2,14 +2,14 @@
 // chat.completion and chat.completion.chunk objects.
 #pragma once
 
+#include "api/reply_format.h"
+#include "text/tokenizer.h"
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-
-#include "api/reply_format.h"
-#include "text/tokenizer.h"
 
 namespace inferd::api {
 
@@ -25,13 +25,15 @@ class ChatFormat final : public ReplyFormat {
   void AppendOpening(std::int32_t index, std::string* out) const override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) const override;
   void AppendUsage(const Usage& usage, std::string* out) const override;
-  void AppendFull(std::span<const ReplyPiece> choices, const Usage& usage, std::string* out) const override;
+  void AppendFull(std::span<const ReplyPiece> choices,
+                  const Usage& usage,
+                  std::string* out) const override;
 
  private:
   void AppendLogprobs(std::span<const LogprobItem> items, std::string* out) const;
   void AppendToken(std::int32_t token, float logprob, std::string* out) const;
 
-  std::string common_;        // {"id":..,"object":"
+  std::string common_;         // {"id":..,"object":"
   std::string created_model_;  // ","created":..,"model":..,"choices":[
   bool logprobs_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;

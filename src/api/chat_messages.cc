@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/chat_messages.h"
 
+#include "api/limits.h"
+
 #include <nlohmann/json.hpp>
+
 #include <string>
 #include <utility>
-
-#include "api/limits.h"
 
 namespace inferd::api {
 namespace {
@@ -17,12 +18,16 @@ Result<std::string> JoinParts(const Json& parts, const std::string& path, Fault*
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", path, i);
     if (!parts[i].is_object()) {
-      return FieldError(fault, at, "{} must be an object with type and text, not {}", at, parts[i].type_name());
+      return FieldError(
+          fault, at, "{} must be an object with type and text, not {}", at, parts[i].type_name());
     }
     const Fields part(parts[i], fault, at + ".");
     INFERD_ASSIGN(const auto type, part.String("type"));
     if (!type || *type != "text") {
-      return FieldError(fault, at + ".type", "{}.type is `{}`; this model takes parts of type text only", at,
+      return FieldError(fault,
+                        at + ".type",
+                        "{}.type is `{}`; this model takes parts of type text only",
+                        at,
                         type.value_or("").substr(0, 50));
     }
     INFERD_ASSIGN(const auto piece, part.String("text"));
@@ -34,7 +39,10 @@ Result<std::string> JoinParts(const Json& parts, const std::string& path, Fault*
   return text;
 }
 
-Result<> NormalizeContent(const std::string& role, const std::string& path, Fault* fault, Json* message) {
+Result<> NormalizeContent(const std::string& role,
+                          const std::string& path,
+                          Fault* fault,
+                          Json* message) {
   const auto it = message->find("content");
   const bool absent = it == message->end() || it->is_null();
   if (absent) {
@@ -49,7 +57,11 @@ Result<> NormalizeContent(const std::string& role, const std::string& path, Faul
     return {};
   }
   if (!it->is_array()) {
-    return FieldError(fault, path + ".content", "{}.content must be a string or a list of parts, not {}", path, it->type_name());
+    return FieldError(fault,
+                      path + ".content",
+                      "{}.content must be a string or a list of parts, not {}",
+                      path,
+                      it->type_name());
   }
   INFERD_ASSIGN(std::string text, JoinParts(*it, path + ".content", fault));
   *it = std::move(text);
@@ -63,14 +75,19 @@ Result<> NormalizeToolCalls(const std::string& path, Fault* fault, Json* message
     return {};
   }
   if (!calls->is_array()) {
-    return FieldError(fault, path + ".tool_calls", "{}.tool_calls must be a list, not {}", path, calls->type_name());
+    return FieldError(fault,
+                      path + ".tool_calls",
+                      "{}.tool_calls must be a list, not {}",
+                      path,
+                      calls->type_name());
   }
   for (std::size_t i = 0; i < calls->size(); ++i) {
     Json& call = (*calls)[i];
     const std::string at = fmt::format("{}.tool_calls[{}]", path, i);
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object() ||
         !call["function"].contains("name") || !call["function"]["name"].is_string()) {
-      return FieldError(fault, at, "{} must be an object with function.name and function.arguments", at);
+      return FieldError(
+          fault, at, "{} must be an object with function.name and function.arguments", at);
     }
     Json& arguments = call["function"]["arguments"];
     if (arguments.is_string()) {
@@ -81,7 +98,10 @@ Result<> NormalizeToolCalls(const std::string& path, Fault* fault, Json* message
     } else if (arguments.is_null()) {
       arguments = Json::object();
     } else if (!arguments.is_object()) {
-      return FieldError(fault, at + ".function.arguments", "{}.function.arguments must be a string or an object", at);
+      return FieldError(fault,
+                        at + ".function.arguments",
+                        "{}.function.arguments must be a string or an object",
+                        at);
     }
   }
   return {};
@@ -96,7 +116,11 @@ Result<Json> NormalizeMessages(const Fields& fields) {
     return FieldError(fault, "messages", "messages must be a list with at least one message");
   }
   if (given->size() > limits::kMessages) {
-    return FieldError(fault, "messages", "messages has {} entries; at most {} are allowed", given->size(), limits::kMessages);
+    return FieldError(fault,
+                      "messages",
+                      "messages has {} entries; at most {} are allowed",
+                      given->size(),
+                      limits::kMessages);
   }
   Json messages = *given;
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -106,8 +130,12 @@ Result<Json> NormalizeMessages(const Fields& fields) {
       return FieldError(fault, path, "{} must be an object, not {}", path, message.type_name());
     }
     INFERD_ASSIGN(auto role, Fields(message, fault, path + ".").String("role"));
-    if (!role || (*role != "system" && *role != "developer" && *role != "user" && *role != "assistant" && *role != "tool")) {
-      return FieldError(fault, path + ".role", "{}.role must be system, developer, user, assistant or tool", path);
+    if (!role || (*role != "system" && *role != "developer" && *role != "user" &&
+                  *role != "assistant" && *role != "tool")) {
+      return FieldError(fault,
+                        path + ".role",
+                        "{}.role must be system, developer, user, assistant or tool",
+                        path);
     }
     INFERD_TRY(NormalizeContent(*role, path, fault, &message));
     INFERD_TRY(NormalizeToolCalls(path, fault, &message));

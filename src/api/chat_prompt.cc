@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/chat_prompt.h"
 
+#include "api/chat_messages.h"
+#include "base/error.h"
+
 #include <nlohmann/json.hpp>
+
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include "api/chat_messages.h"
-#include "base/error.h"
 
 namespace inferd::api {
 namespace {
@@ -32,8 +33,10 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, const Json& messa
     at = rendered.rfind(part);
   }
   if (part.empty() || at == std::string::npos) {
-    return FieldError(fault, "continue_final_message",
-                      "continue_final_message needs a last message whose text the chat template shows");
+    return FieldError(
+        fault,
+        "continue_final_message",
+        "continue_final_message needs a last message whose text the chat template shows");
   }
   rendered.resize(at + part.size());
   return rendered;
@@ -44,21 +47,27 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, const Json& messa
 Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context, const Fields& fields) {
   Fault* const fault = fields.fault();
   if (context.model.chat_template == nullptr) {
-    return FieldError(fault, "messages", "The model has no chat template; use /v1/completions, or start the server with "
-                                         "--chat-template FILE");
+    return FieldError(
+        fault,
+        "messages",
+        "The model has no chat template; use /v1/completions, or start the server with "
+        "--chat-template FILE");
   }
   Json variables;
   INFERD_ASSIGN(variables["messages"], NormalizeMessages(fields));
   INFERD_ASSIGN(const bool continues, fields.BoolOr("continue_final_message", false));
   INFERD_ASSIGN(const bool generation_prompt, fields.BoolOr("add_generation_prompt", !continues));
   if (continues && generation_prompt) {
-    return FieldError(fault, "continue_final_message", "continue_final_message and add_generation_prompt exclude each other");
+    return FieldError(fault,
+                      "continue_final_message",
+                      "continue_final_message and add_generation_prompt exclude each other");
   }
   variables["tools"] = nullptr;
   variables["add_generation_prompt"] = generation_prompt;
   if (const Json* const documents = fields.Find("documents")) {
     if (!documents->is_array()) {
-      return FieldError(fault, "documents", "documents must be a list, not {}", documents->type_name());
+      return FieldError(
+          fault, "documents", "documents must be a list, not {}", documents->type_name());
     }
     variables["documents"] = *documents;
   }
@@ -69,7 +78,10 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context, const
   std::string kwargs;
   if (const Json* const given = fields.Find("chat_template_kwargs")) {
     if (!given->is_object()) {
-      return FieldError(fault, "chat_template_kwargs", "chat_template_kwargs must be an object, not {}", given->type_name());
+      return FieldError(fault,
+                        "chat_template_kwargs",
+                        "chat_template_kwargs must be an object, not {}",
+                        given->type_name());
     }
     kwargs = given->dump();
   }
@@ -83,7 +95,9 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context, const
     INFERD_ASSIGN(text, CutAfterFinalMessage(std::move(text), variables["messages"], fault));
   }
   INFERD_ASSIGN(const bool add_special, fields.BoolOr("add_special_tokens", true));
-  INFERD_ASSIGN(auto ids, context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
+  INFERD_ASSIGN(
+      auto ids,
+      context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
   if (ids.empty()) {
     return FieldError(fault, "messages", "The messages make an empty prompt");
   }

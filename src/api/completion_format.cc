@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/completion_format.h"
 
+#include "api/json_writer.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "api/json_writer.h"
 
 namespace inferd::api {
 
@@ -28,8 +28,8 @@ void CompletionFormat::AppendTop(const LogprobItem& item, std::string* out) cons
     *out += "null";
     return;
   }
-  // A JSON object by token text, best first. Tokens that read alike (parts of characters) can be shown once only; the
-  // chosen token comes with the best ones even when it is not among them.
+  // A JSON object by token text, best first. Tokens that read alike (parts of characters) can be
+  // shown once only; the chosen token comes with the best ones even when it is not among them.
   std::vector<std::string> shown;
   const auto add = [&](std::int32_t token, float logprob) {
     std::string text = text::MakeTokenText(*tokenizer_, token).token;

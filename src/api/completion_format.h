@@ -2,14 +2,14 @@
 // text_completion objects, with the classic form of logprobs.
 #pragma once
 
+#include "api/reply_format.h"
+#include "text/tokenizer.h"
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-
-#include "api/reply_format.h"
-#include "text/tokenizer.h"
 
 namespace inferd::api {
 
@@ -24,7 +24,9 @@ class CompletionFormat final : public ReplyFormat {
   void AppendOpening(std::int32_t index, std::string* out) const override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) const override;
   void AppendUsage(const Usage& usage, std::string* out) const override;
-  void AppendFull(std::span<const ReplyPiece> choices, const Usage& usage, std::string* out) const override;
+  void AppendFull(std::span<const ReplyPiece> choices,
+                  const Usage& usage,
+                  std::string* out) const override;
 
  private:
   void AppendChoice(const ReplyPiece& piece, std::string* out) const;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions.
-#include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "api/completion_format.h"
 #include "api/endpoint.h"
 #include "api/fields.h"
 #include "api/generate_params.h"
 #include "api/json_parse.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
@@ -22,16 +23,24 @@ struct Prompts {
   std::vector<std::string> texts;  // for echo
 };
 
-/// A string, or ids (`path` names the value). Text gets BOS once if the model wants one; ids are taken as they are.
-Result<> AddPrompt(const ServerContext& context, const Json& value, const std::string& path, bool add_special,
-                   Fault* fault, Prompts* prompts) {
+/// A string, or ids (`path` names the value). Text gets BOS once if the model wants one; ids are
+/// taken as they are.
+Result<> AddPrompt(const ServerContext& context,
+                   const Json& value,
+                   const std::string& path,
+                   bool add_special,
+                   Fault* fault,
+                   Prompts* prompts) {
   std::vector<std::int32_t> ids;
   std::string text;
   if (value.is_string()) {
     text = value.get<std::string>();
-    INFERD_ASSIGN(ids, context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
+    INFERD_ASSIGN(
+        ids,
+        context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
   } else {
-    INFERD_ASSIGN(ids, ParseIds(value, path, context.model.vocab_size, limits::kDetokenizeIds, fault));
+    INFERD_ASSIGN(ids,
+                  ParseIds(value, path, context.model.vocab_size, limits::kDetokenizeIds, fault));
     text = context.model.tokenizer->Decode(ids, false);
   }
   if (ids.empty()) {
@@ -53,20 +62,30 @@ Result<Prompts> ParsePrompts(const ServerContext& context, const Fields& fields)
   const bool is_list = given->is_array() && !given->empty() && !given->front().is_number();
   if (!is_list) {
     if (!given->is_string() && !given->is_array()) {
-      return FieldError(fault, "prompt", "prompt must be a string, a list of strings, or lists of token ids, not {}",
+      return FieldError(fault,
+                        "prompt",
+                        "prompt must be a string, a list of strings, or lists of token ids, not {}",
                         given->type_name());
     }
     INFERD_TRY(AddPrompt(context, *given, "prompt", add_special, fault, &prompts));
     return prompts;
   }
   if (given->size() > limits::kPrompts) {
-    return FieldError(fault, "prompt", "prompt has {} entries; at most {} are allowed", given->size(), limits::kPrompts);
+    return FieldError(fault,
+                      "prompt",
+                      "prompt has {} entries; at most {} are allowed",
+                      given->size(),
+                      limits::kPrompts);
   }
   for (std::size_t i = 0; i < given->size(); ++i) {
     const Json& item = (*given)[i];
     const std::string path = fmt::format("prompt[{}]", i);
     if (item.type() != given->front().type() || (!item.is_string() && !item.is_array())) {
-      return FieldError(fault, path, "prompt must hold strings only or lists of token ids only; {} is {}", path, item.type_name());
+      return FieldError(fault,
+                        path,
+                        "prompt must hold strings only or lists of token ids only; {} is {}",
+                        path,
+                        item.type_name());
     }
     INFERD_TRY(AddPrompt(context, item, path, add_special, fault, &prompts));
   }
@@ -75,7 +94,9 @@ Result<Prompts> ParsePrompts(const ServerContext& context, const Fields& fields)
 
 }  // namespace
 
-Result<Outcome> Completions(const ServerContext& context, const HttpRequest& request, Fault* fault) {
+Result<Outcome> Completions(const ServerContext& context,
+                            const HttpRequest& request,
+                            Fault* fault) {
   INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
@@ -89,18 +110,31 @@ Result<Outcome> Completions(const ServerContext& context, const HttpRequest& req
   prototype.sampling.prompt_logprobs = spec.echo ? prototype.sampling.logprobs : -1;
   INFERD_ASSIGN(const auto max_tokens, fields.Int(limits::kMaxTokensOrZero));
   if (max_tokens == 0 && !spec.echo) {
-    return FieldError(fault, "max_tokens", "max_tokens 0 makes sense with echo only; ask for at least 1");
+    return FieldError(
+        fault, "max_tokens", "max_tokens 0 makes sense with echo only; ask for at least 1");
   }
   // Nothing is asked of the model when only the prompt comes back.
   spec.generate = max_tokens != 0 || prototype.sampling.prompt_logprobs >= 0;
   INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields));
   if (prompts.ids.size() * static_cast<std::size_t>(spec.n) > limits::kChoices) {
-    return FieldError(fault, "n", "{} prompts with n = {} make more than {} choices", prompts.ids.size(), spec.n, limits::kChoices);
+    return FieldError(fault,
+                      "n",
+                      "{} prompts with n = {} make more than {} choices",
+                      prompts.ids.size(),
+                      spec.n,
+                      limits::kChoices);
   }
   spec.echoes = std::move(prompts.texts);
-  INFERD_TRY(AddPrompts(context, std::move(prompts.ids), prototype, max_tokens, kDefaultMaxTokens, "prompt", &spec, fault));
-  spec.format = std::make_unique<CompletionFormat>(NewId("cmpl-"), context.model.name(), UnixNow(), spec.logprobs,
-                                                   context.model.tokenizer);
+  INFERD_TRY(AddPrompts(context,
+                        std::move(prompts.ids),
+                        prototype,
+                        max_tokens,
+                        kDefaultMaxTokens,
+                        "prompt",
+                        &spec,
+                        fault));
+  spec.format = std::make_unique<CompletionFormat>(
+      NewId("cmpl-"), context.model.name(), UnixNow(), spec.logprobs, context.model.tokenizer);
   return Outcome(std::make_unique<Generation>(std::move(spec)));
 }
 

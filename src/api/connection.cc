@@ -1,30 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
-#include <cerrno>
-#include <utility>
-
 #include "api/error_map.h"
 #include "api/limits.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <random>
+#include <utility>
+
 namespace inferd::api {
 namespace {
 
-constexpr int kReadsPerTurn = 16;            // then other connections have their turn
-constexpr std::size_t kChunkHead = 10;       // room for "fffffff\r\n" before a chunk
+constexpr int kReadsPerTurn = 16;       // then other connections have their turn
+constexpr std::size_t kChunkHead = 10;  // room for "fffffff\r\n" before a chunk
 constexpr std::size_t kMaxLingerBytes = 64U << 20;
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 std::int64_t NowMs() { return base::SteadyClock::Get().NowMs(); }
 
-/// Writes the size line of the chunk scratch[at..] into the kChunkHead bytes before `at`; the new start.
+/// Unique within the server; not a secret.
+std::string NewRequestId() {
+  static const std::uint64_t start = std::random_device()();
+  static std::atomic<std::uint64_t> next{0};
+  return fmt::format(
+      "{:08x}{:08x}", start & 0xffffffff, next.fetch_add(1, std::memory_order_relaxed));
+}
+
+/// Writes the size line of the chunk scratch[at..] into the kChunkHead bytes before `at`; the new
+/// start.
 std::size_t CloseChunk(std::string* scratch, std::size_t at) {
   std::size_t size = scratch->size() - at;
   (*scratch)[--at] = '\n';
@@ -59,7 +70,8 @@ void Connection::Begin() {
   const int fd = socket_.native_handle();
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  // Without this a slow client's backlog sits in the kernel, where it can be neither merged nor dropped.
+  // Without this a slow client's backlog sits in the kernel, where it can be neither merged nor
+  // dropped.
   const int unsent = io_->options.unsent_in_kernel;
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   since_ms_ = NowMs();
@@ -85,7 +97,8 @@ void Connection::WaitReadable() {
 void Connection::OnReadable() {
   std::vector<char>& buffer = io_->read_buffer;
   for (int i = 0; i < kReadsPerTurn; ++i) {
-    if (state_ != State::kReading && state_ != State::kLingering && in_.size() >= limits::kPipelinedBytes) {
+    if (state_ != State::kReading && state_ != State::kLingering &&
+        in_.size() >= limits::kPipelinedBytes) {
       return;  // the next requests can wait in the kernel; EndResponse reads on
     }
     const ssize_t n = recv(socket_.native_handle(), buffer.data(), buffer.size(), 0);
@@ -155,6 +168,9 @@ void Connection::Parse() {
     Move(State::kWaiting);
     ++serial_;
     request_ns_ = NowNs();
+    if (request_.request_id.empty()) {
+      request_.request_id = NewRequestId();
+    }
     HttpRequest request = std::move(request_);
     request_.method = request.method;
     request_.path = request.path;
@@ -168,6 +184,9 @@ void Connection::Parse() {
 void Connection::Refuse() {
   request_ = parser_->Partial();
   request_ns_ = NowNs();
+  if (request_.request_id.empty()) {
+    request_.request_id = NewRequestId();
+  }
   const int status = parser_->status();
   const Error error(Code::kInvalidArgument, parser_->reason());
   parser_.reset();
@@ -195,7 +214,8 @@ void Connection::SendResponse(HttpResponse response) {
   LogAccess(response.status);
   keep_alive_ = KeepAlive();
   const bool no_body = request_.method == "HEAD" || response.status == 204;
-  std::string bytes = ResponseHead(response, request_, static_cast<long>(response.body.size()), keep_alive_);
+  std::string bytes =
+      ResponseHead(response, request_, static_cast<long>(response.body.size()), keep_alive_);
   if (!no_body) {
     bytes += response.body;
   }
@@ -209,9 +229,13 @@ void Connection::LogAccess(int status) const {
       request_.path == "/readyz" || request_.path == "/ping" || request_.path == "/metrics") {
     return;
   }
-  log::Info("api", "{} {} {} {:.1f}ms id={}", request_.method.empty() ? "-" : request_.method,
-            request_.path.empty() ? "-" : std::string_view(request_.path).substr(0, 80), status,
-            static_cast<double>(NowNs() - request_ns_) * 1e-6, request_.request_id);
+  log::Info("api",
+            "{} {} {} {:.1f}ms id={}",
+            request_.method.empty() ? "-" : request_.method,
+            request_.path.empty() ? "-" : std::string_view(request_.path).substr(0, 80),
+            status,
+            static_cast<double>(NowNs() - request_ns_) * 1e-6,
+            request_.request_id);
 }
 
 bool Connection::Send(std::string_view bytes) {
@@ -220,7 +244,8 @@ bool Connection::Send(std::string_view bytes) {
     return true;
   }
   while (!bytes.empty()) {
-    const ssize_t n = send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n =
+        send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(n));
       continue;
@@ -255,7 +280,8 @@ void Connection::WaitWritable() {
 }
 
 void Connection::OnWritable() {
-  const ssize_t n = send(socket_.native_handle(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t n =
+      send(socket_.native_handle(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
     return Close(true);
   }
@@ -289,7 +315,8 @@ void Connection::EndResponse() {
   WaitReadable();
 }
 
-/// The answer is out: say so, and wait for the client to close, lest a reset destroys what it has not read yet.
+/// The answer is out: say so, and wait for the client to close, lest a reset destroys what it has
+/// not read yet.
 void Connection::Linger() {
   Move(State::kLingering);
   since_ms_ = NowMs();
@@ -432,7 +459,8 @@ void Connection::SendPending() {
   }
 }
 
-/// Ends the streams on the engine side (a no-op there for those that have ended) and books the outcome.
+/// Ends the streams on the engine side (a no-op there for those that have ended) and books the
+/// outcome.
 void Connection::FinishGeneration(bool client_left) {
   const bool complete = generation_->done() && !generation_->failure();
   for (const leader::StreamId stream : streams_) {
@@ -453,7 +481,9 @@ void Connection::Tick(std::int64_t now_ms) {
   if (!unsent_.empty() && (now_ms - progress_ms_ > options.stall_timeout_ms ||
                            (behind_ms_ != 0 && now_ms - behind_ms_ > options.stall_timeout_ms))) {
     io_->metrics->slow_clients_cut.fetch_add(1, std::memory_order_relaxed);
-    log::Warning("api", "client cut: it took no bytes for {} s id={}", options.stall_timeout_ms / 1000,
+    log::Warning("api",
+                 "client cut: it took no bytes for {} s id={}",
+                 options.stall_timeout_ms / 1000,
                  request_.request_id);
     return Close(true);
   }
@@ -473,7 +503,8 @@ void Connection::Tick(std::int64_t now_ms) {
   bool late = waited > options.head_timeout_ms;
   if (parser_->head_done()) {
     const std::int64_t over = now_ms - body_since_ms_ - options.body_grace_ms;
-    late = over > 0 && static_cast<std::int64_t>(body_bytes_) * 1000 < over * options.min_body_bytes_per_s;
+    late = over > 0 &&
+           static_cast<std::int64_t>(body_bytes_) * 1000 < over * options.min_body_bytes_per_s;
   }
   if (late) {
     request_ = parser_->Partial();

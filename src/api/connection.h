@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client connection: reads requests in order, sends answers and streams. Private to the I/O thread; the only header
-// of this room that shows Asio.
+// One client connection: reads requests in order, sends answers and streams. Private to the I/O
+// thread; the only header of this room that shows Asio.
 #pragma once
+
+#include "api/event_ring.h"
+#include "api/generation.h"
+#include "api/http_message.h"
+#include "api/http_options.h"
+#include "api/http_parser.h"
+#include "api/io_thread.h"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -14,13 +21,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "api/event_ring.h"
-#include "api/generation.h"
-#include "api/http_message.h"
-#include "api/http_options.h"
-#include "api/http_parser.h"
-#include "api/io_thread.h"
-
 namespace inferd::api {
 
 class Connection;
@@ -28,7 +28,7 @@ class Connection;
 /// What connections share on their thread.
 struct IoState {
   struct Stream {
-    std::uint64_t generation = 0;   // counts uses of the slot
+    std::uint64_t generation = 0;  // counts uses of the slot
     std::weak_ptr<Connection> connection;
     std::size_t prompt = 0;
     bool open = false;
@@ -54,11 +54,10 @@ struct IoState {
 };
 
 /// States and what moves them:
-///   reading    -> waiting (request complete) | writing (malformed) | closed (time-out, client left)
-///   waiting    -> generating (Start) | writing (Respond)
-///   generating -> writing (answer complete, or failed before the first byte)
-///   writing    -> reading (all sent, keep-alive) | lingering (all sent, close)
-///   lingering  -> closed (end of input, time-out)
+///   reading    -> waiting (request complete) | writing (malformed) | closed (time-out, client
+///   left) waiting    -> generating (Start) | writing (Respond) generating -> writing (answer
+///   complete, or failed before the first byte) writing    -> reading (all sent, keep-alive) |
+///   lingering (all sent, close) lingering  -> closed (end of input, time-out)
 /// The client's leaving closes from any state and cancels what runs.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -78,7 +77,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool queued = false;  // in IoState::dirty
 
  private:
-  enum class State : std::uint8_t { kReading, kWaiting, kGenerating, kWriting, kLingering, kClosed };
+  enum class State : std::uint8_t {
+    kReading,
+    kWaiting,
+    kGenerating,
+    kWriting,
+    kLingering,
+    kClosed
+  };
 
   void Move(State to);
   void WaitReadable();
@@ -113,7 +119,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::int64_t since_ms_ = 0;       // start of the wait that state_ is in
   std::int64_t body_since_ms_ = 0;  // when the body began
   std::int64_t progress_ms_ = 0;    // when the client last took bytes
-  std::int64_t behind_ms_ = 0;      // since when it is behind by more than soft_backlog_bytes; 0: it is not
+  std::int64_t behind_ms_ =
+      0;  // since when it is behind by more than soft_backlog_bytes; 0: it is not
   bool reading_ = false, writing_ = false;  // a wait is outstanding
   bool parsing_ = false;
   bool keep_alive_ = true;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /detokenize: token ids to text, in vLLM's shape.
-#include <nlohmann/json.hpp>
-
 #include "api/endpoint.h"
 #include "api/fields.h"
 #include "api/generate_params.h"
 #include "api/json_parse.h"
 #include "api/json_writer.h"
+
+#include <nlohmann/json.hpp>
 
 namespace inferd::api {
 
@@ -18,7 +18,9 @@ Result<Outcome> Detokenize(const ServerContext& context, const HttpRequest& requ
   if (tokens == nullptr) {
     return FieldError(fault, "tokens", "tokens is missing");
   }
-  INFERD_ASSIGN(const auto ids, ParseIds(*tokens, "tokens", context.model.vocab_size, limits::kDetokenizeIds, fault));
+  INFERD_ASSIGN(
+      const auto ids,
+      ParseIds(*tokens, "tokens", context.model.vocab_size, limits::kDetokenizeIds, fault));
   INFERD_ASSIGN(const bool skip_special, fields.BoolOr("skip_special_tokens", false));
   HttpResponse response;
   response.body = R"({"prompt":)";

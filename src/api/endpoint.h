@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One endpoint, one handler, one file: what a handler gets and gives. Routing, errors, limits on queues, logging and
-// metrics are the server's (server.cc), alike for all.
+// One endpoint, one handler, one file: what a handler gets and gives. Routing, errors, limits on
+// queues, logging and metrics are the server's (server.cc), alike for all.
 #pragma once
-
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string_view>
-#include <variant>
 
 #include "api/error_map.h"
 #include "api/generation.h"
@@ -16,6 +10,12 @@
 #include "api/served_model.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <variant>
 
 namespace inferd::api {
 
@@ -31,7 +31,9 @@ struct ServerContext {
 using Outcome = std::variant<HttpResponse, std::unique_ptr<Generation>>;
 
 /// On failure the handler returns the error and leaves parameter and code in the fault.
-using Handler = Result<Outcome> (*)(const ServerContext& context, const HttpRequest& request, Fault* fault);
+using Handler = Result<Outcome> (*)(const ServerContext& context,
+                                    const HttpRequest& request,
+                                    Fault* fault);
 
 /// Where a handler runs. Inline ones only read atomics.
 enum class Place { kInline, kLight, kHeavy };

@@ -9,20 +9,31 @@ ErrorStatus StatusOf(Code code) {
   switch (code) {
     case Code::kInvalidArgument:
     case Code::kFailedPrecondition:
-    case Code::kOutOfRange: return {400, "invalid_request_error"};
-    case Code::kUnimplemented: return {400, "invalid_request_error"};  // a parameter this server does not know yet
-    case Code::kUnauthenticated: return {401, "authentication_error"};
-    case Code::kPermissionDenied: return {403, "permission_error"};
-    case Code::kNotFound: return {404, "not_found_error"};
+    case Code::kOutOfRange:
+      return {400, "invalid_request_error"};
+    case Code::kUnimplemented:
+      return {400, "invalid_request_error"};  // a parameter this server does not know yet
+    case Code::kUnauthenticated:
+      return {401, "authentication_error"};
+    case Code::kPermissionDenied:
+      return {403, "permission_error"};
+    case Code::kNotFound:
+      return {404, "not_found_error"};
     case Code::kAlreadyExists:
-    case Code::kAborted: return {409, "conflict_error"};
-    case Code::kResourceExhausted: return {429, "rate_limit_error"};
-    case Code::kCancelled: return {499, "cancelled_error"};
-    case Code::kUnavailable: return {503, "service_unavailable_error"};
-    case Code::kDeadlineExceeded: return {504, "timeout_error"};
+    case Code::kAborted:
+      return {409, "conflict_error"};
+    case Code::kResourceExhausted:
+      return {429, "rate_limit_error"};
+    case Code::kCancelled:
+      return {499, "cancelled_error"};
+    case Code::kUnavailable:
+      return {503, "service_unavailable_error"};
+    case Code::kDeadlineExceeded:
+      return {504, "timeout_error"};
     case Code::kUnknown:
     case Code::kInternal:
-    case Code::kDataLoss: return {500, "internal_server_error"};
+    case Code::kDataLoss:
+      return {500, "internal_server_error"};
   }
   return {500, "internal_server_error"};
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table from error codes to HTTP statuses and OpenAI error types, and the body of an error answer.
+// The one table from error codes to HTTP statuses and OpenAI error types, and the body of an error
+// answer.
 #pragma once
-
-#include <string>
-#include <string_view>
 
 #include "api/http_message.h"
 #include "inferd/result.h"
+
+#include <string>
+#include <string_view>
 
 namespace inferd::api {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/event_ring.h"
 
+#include "base/check.h"
+
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <utility>
-
-#include "base/check.h"
 
 namespace inferd::api {
 namespace {
@@ -37,7 +37,9 @@ std::size_t EventRing::Put(std::span<leader::OutputEvent> events) {
 }
 
 EventInbox::EventInbox(std::uint32_t ring_capacity)
-    : ring_capacity_(ring_capacity), id_(NextInboxId()), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    : ring_capacity_(ring_capacity),
+      id_(NextInboxId()),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   INFERD_CHECK_MSG(wake_.valid(), "eventfd failed: out of file descriptors at start-up");
   rings_[0] = std::make_unique<EventRing>(ring_capacity_);
   num_rings_.store(1, std::memory_order_release);
@@ -105,7 +107,8 @@ void EventInbox::Wake() {
     return;
   }
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof one);  // cannot fail: the counter is far from full
+  [[maybe_unused]] const ssize_t n =
+      write(wake_.get(), &one, sizeof one);  // cannot fail: the counter is far from full
 }
 
 void EventInbox::ClearWake() {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands a step's events from engine threads to one I/O thread: one bounded single-producer ring per engine thread,
-// published once a step, with at most one eventfd write a step. The engine side never waits; what does not fit is
-// reported as lost and the I/O thread fails those streams.
+// Hands a step's events from engine threads to one I/O thread: one bounded single-producer ring per
+// engine thread, published once a step, with at most one eventfd write a step. The engine side
+// never waits; what does not fit is reported as lost and the I/O thread fails those streams.
 #pragma once
+
+#include "base/file.h"
+#include "leader/inference_service.h"
 
 #include <array>
 #include <atomic>
@@ -12,9 +15,6 @@
 #include <mutex>
 #include <span>
 #include <vector>
-
-#include "base/file.h"
-#include "leader/inference_service.h"
 
 namespace inferd::api {
 
@@ -50,8 +50,9 @@ class EventRing {
   std::uint32_t tail_local_ = 0, head_seen_ = 0;  // producer's
 };
 
-/// The sink of one I/O thread. Publish may be called by any number of threads: the first kMaxProducers get a ring of
-/// their own at their first call, later ones share one under a lock. Lives until the service has stopped.
+/// The sink of one I/O thread. Publish may be called by any number of threads: the first
+/// kMaxProducers get a ring of their own at their first call, later ones share one under a lock.
+/// Lives until the service has stopped.
 class EventInbox final : public leader::EventSink {
  public:
   static constexpr std::size_t kMaxProducers = 64;
@@ -86,7 +87,7 @@ class EventInbox final : public leader::EventSink {
   const std::uint32_t ring_capacity_;
   const std::uint64_t id_;  // distinguishes inboxes in the producers' thread-local table
   std::array<std::unique_ptr<EventRing>, kMaxProducers + 1> rings_;  // [0]: shared by late-comers
-  std::mutex shared_mutex_;  // producers of rings_[0]
+  std::mutex shared_mutex_;                                          // producers of rings_[0]
   std::atomic<std::size_t> num_rings_{0};
   base::UniqueFd wake_;
   std::atomic<bool> armed_{false};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/fields.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include <cmath>
 
 namespace inferd::api {
 namespace {
@@ -11,7 +12,10 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-Result<std::int64_t> ToInt(const Json& value, const IntLimit& limit, const std::string& path, Fault* fault) {
+Result<std::int64_t> ToInt(const Json& value,
+                           const IntLimit& limit,
+                           const std::string& path,
+                           Fault* fault) {
   std::int64_t number = 0;
   bool fits = true;
   if (value.is_number_unsigned()) {
@@ -36,14 +40,23 @@ Result<std::int64_t> ToInt(const Json& value, const IntLimit& limit, const std::
   return number;
 }
 
-Result<double> ToReal(const Json& value, const RealLimit& limit, const std::string& path, Fault* fault) {
+Result<double> ToReal(const Json& value,
+                      const RealLimit& limit,
+                      const std::string& path,
+                      Fault* fault) {
   if (!value.is_number()) {
     return FieldError(fault, path, "{} must be a number, not {}", path, value.type_name());
   }
   const auto number = value.get<double>();
   if (!(limit.min_exclusive ? number > limit.min : number >= limit.min) || !(number <= limit.max)) {
-    return FieldError(fault, path, "{} must be {} {} and at most {}, not {}", path,
-                      limit.min_exclusive ? "greater than" : "at least", limit.min, limit.max, number);
+    return FieldError(fault,
+                      path,
+                      "{} must be {} {} and at most {}, not {}",
+                      path,
+                      limit.min_exclusive ? "greater than" : "at least",
+                      limit.min,
+                      limit.max,
+                      number);
   }
   return number;
 }
@@ -77,7 +90,8 @@ Result<std::optional<bool>> Fields::Bool(std::string_view name) const {
     return std::optional<bool>();
   }
   if (!value->is_boolean()) {
-    return FieldError(fault_, Path(name), "{} must be true or false, not {}", Path(name), value->type_name());
+    return FieldError(
+        fault_, Path(name), "{} must be true or false, not {}", Path(name), value->type_name());
   }
   return std::optional(value->get<bool>());
 }
@@ -93,7 +107,8 @@ Result<std::optional<std::string>> Fields::String(std::string_view name) const {
     return std::optional<std::string>();
   }
   if (!value->is_string()) {
-    return FieldError(fault_, Path(name), "{} must be a string, not {}", Path(name), value->type_name());
+    return FieldError(
+        fault_, Path(name), "{} must be a string, not {}", Path(name), value->type_name());
   }
   return std::optional(value->get<std::string>());
 }

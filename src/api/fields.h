@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed, range-checked access to the fields of a JSON object of a request. null counts as absent. Every failure leaves
-// the path of the field in the Fault.
+// Typed, range-checked access to the fields of a JSON object of a request. null counts as absent.
+// Every failure leaves the path of the field in the Fault.
 #pragma once
-
-#include <fmt/core.h>
-
-#include <cstdint>
-#include <nlohmann/json_fwd.hpp>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
 
 #include "api/error_map.h"
 #include "api/limits.h"
 #include "base/error.h"
 #include "inferd/result.h"
+
+#include <fmt/core.h>
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 namespace inferd::api {
 
@@ -32,7 +32,8 @@ Error FieldError(Fault* fault,
   return InvalidArgument(format, std::forward<Args>(args)...);
 }
 
-/// The value as an integer: 5 and 5.0 are, 5.5 and "5" are not; checked against the limit. `path` names the field.
+/// The value as an integer: 5 and 5.0 are, 5.5 and "5" are not; checked against the limit. `path`
+/// names the field.
 Result<std::int64_t> ToInt(const nlohmann::ordered_json& value,
                            const IntLimit& limit,
                            const std::string& path,

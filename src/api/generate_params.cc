@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/generate_params.h"
 
+#include "base/error.h"
+
+#include <nlohmann/json.hpp>
+
 #include <charconv>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
-
-#include "base/error.h"
 
 namespace inferd::api {
 namespace {
@@ -23,8 +24,8 @@ std::mt19937_64& Random() {
   return engine;
 }
 
-/// A parameter of clients or other servers that would change the answer and is not supported; `harmless` values are
-/// those that ask for nothing.
+/// A parameter of clients or other servers that would change the answer and is not supported;
+/// `harmless` values are those that ask for nothing.
 struct Refused {
   std::string_view name;
   bool (*harmless)(const Json& value);
@@ -32,8 +33,12 @@ struct Refused {
 
 bool Never(const Json& /*value*/) { return false; }
 bool False(const Json& value) { return value.is_boolean() && !value.get<bool>(); }
-bool Empty(const Json& value) { return (value.is_array() || value.is_object() || value.is_string()) && value.empty(); }
-bool EmptyString(const Json& value) { return value.is_string() && value.get_ref<const std::string&>().empty(); }
+bool Empty(const Json& value) {
+  return (value.is_array() || value.is_object() || value.is_string()) && value.empty();
+}
+bool EmptyString(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().empty();
+}
 bool One(const Json& value) { return value.is_number() && value.get<double>() == 1; }
 bool PlainText(const Json& value) { return value.is_object() && value.value("type", "") == "text"; }
 bool NoTool(const Json& value) { return value == "none" || value == "auto"; }
@@ -41,20 +46,48 @@ bool TextOnly(const Json& value) { return value == Json::array({"text"}); }
 bool UsualTier(const Json& value) { return value == "auto" || value == "default"; }
 
 constexpr Refused kRefused[] = {
-    {"response_format", PlainText}, {"tools", Empty}, {"tool_choice", NoTool},
-    {"functions", Empty}, {"function_call", NoTool}, {"suffix", EmptyString},
-    {"best_of", One}, {"use_beam_search", False}, {"length_penalty", One},
-    {"guided_json", Never}, {"guided_regex", Never}, {"guided_choice", Never},
-    {"guided_grammar", Never}, {"structured_outputs", Never}, {"structural_tag", Never},
-    {"regex", Never}, {"ebnf", Never}, {"grammar", Never}, {"json_schema", Never},
-    {"prompt_logprobs", Never}, {"prompt_embeds", Never}, {"allowed_token_ids", Never},
-    {"bad_words", Empty}, {"truncate_prompt_tokens", Never}, {"logits_processors", Empty},
-    {"modalities", TextOnly}, {"audio", Never}, {"prediction", Never},
-    {"web_search_options", Never}, {"store", False}, {"service_tier", UsualTier},
-    {"chat_template", Never}, {"mm_processor_kwargs", Empty}, {"images", Empty},
-    {"typical_p", One}, {"mirostat", Never}, {"lora_request", Never},
-    {"return_tokens_as_token_ids", False}, {"return_token_ids", False},
-    {"thinking_token_budget", Never}, {"verbosity", Never}, {"kv_transfer_params", Never},
+    {"response_format", PlainText},
+    {"tools", Empty},
+    {"tool_choice", NoTool},
+    {"functions", Empty},
+    {"function_call", NoTool},
+    {"suffix", EmptyString},
+    {"best_of", One},
+    {"use_beam_search", False},
+    {"length_penalty", One},
+    {"guided_json", Never},
+    {"guided_regex", Never},
+    {"guided_choice", Never},
+    {"guided_grammar", Never},
+    {"structured_outputs", Never},
+    {"structural_tag", Never},
+    {"regex", Never},
+    {"ebnf", Never},
+    {"grammar", Never},
+    {"json_schema", Never},
+    {"prompt_logprobs", Never},
+    {"prompt_embeds", Never},
+    {"allowed_token_ids", Never},
+    {"bad_words", Empty},
+    {"truncate_prompt_tokens", Never},
+    {"logits_processors", Empty},
+    {"modalities", TextOnly},
+    {"audio", Never},
+    {"prediction", Never},
+    {"web_search_options", Never},
+    {"store", False},
+    {"service_tier", UsualTier},
+    {"chat_template", Never},
+    {"mm_processor_kwargs", Empty},
+    {"images", Empty},
+    {"typical_p", One},
+    {"mirostat", Never},
+    {"lora_request", Never},
+    {"return_tokens_as_token_ids", False},
+    {"return_token_ids", False},
+    {"thinking_token_budget", Never},
+    {"verbosity", Never},
+    {"kv_transfer_params", Never},
 };
 
 Result<> RefuseUnsupported(const Fields& fields) {
@@ -68,7 +101,9 @@ Result<> RefuseUnsupported(const Fields& fields) {
   return {};
 }
 
-Result<> ParseSampling(const ServerContext& context, const Fields& fields, spec::SamplingParams* sampling) {
+Result<> ParseSampling(const ServerContext& context,
+                       const Fields& fields,
+                       spec::SamplingParams* sampling) {
   const SamplingDefaults& defaults = context.model.defaults;
   INFERD_ASSIGN(const auto temperature, fields.Real(limits::kTemperature));
   INFERD_ASSIGN(const auto top_p, fields.Real(limits::kTopP));
@@ -90,28 +125,39 @@ Result<> ParseSampling(const ServerContext& context, const Fields& fields, spec:
   return {};
 }
 
-Result<> ParseLogitBias(const ServerContext& context, const Fields& fields, spec::SamplingParams* sampling) {
+Result<> ParseLogitBias(const ServerContext& context,
+                        const Fields& fields,
+                        spec::SamplingParams* sampling) {
   const Json* const bias = fields.Find("logit_bias");
   if (bias == nullptr) {
     return {};
   }
   if (!bias->is_object()) {
-    return FieldError(fields.fault(), "logit_bias", "logit_bias must be an object of token ids to numbers, not {}",
+    return FieldError(fields.fault(),
+                      "logit_bias",
+                      "logit_bias must be an object of token ids to numbers, not {}",
                       bias->type_name());
   }
   if (bias->size() > limits::kLogitBias) {
-    return FieldError(fields.fault(), "logit_bias", "logit_bias has {} entries; at most {} are allowed", bias->size(),
+    return FieldError(fields.fault(),
+                      "logit_bias",
+                      "logit_bias has {} entries; at most {} are allowed",
+                      bias->size(),
                       limits::kLogitBias);
   }
   for (const auto& [key, value] : bias->items()) {
     const std::string path = "logit_bias." + key;
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= context.model.vocab_size) {
-      return FieldError(fields.fault(), path, "logit_bias keys must be token ids from 0 to {}",
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
+        id >= context.model.vocab_size) {
+      return FieldError(fields.fault(),
+                        path,
+                        "logit_bias keys must be token ids from 0 to {}",
                         context.model.vocab_size - 1);
     }
-    INFERD_ASSIGN(const double amount, ToReal(value, limits::kLogitBiasValue, path, fields.fault()));
+    INFERD_ASSIGN(const double amount,
+                  ToReal(value, limits::kLogitBiasValue, path, fields.fault()));
     sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
   }
   return {};
@@ -123,20 +169,29 @@ Result<> ParseStops(const Fields& fields, GenerationSpec* spec) {
     return {};
   }
   if (!stop->is_string() && !stop->is_array()) {
-    return FieldError(fields.fault(), "stop", "stop must be a string or a list of strings, not {}", stop->type_name());
+    return FieldError(fields.fault(),
+                      "stop",
+                      "stop must be a string or a list of strings, not {}",
+                      stop->type_name());
   }
   const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
   if (list.size() > limits::kStopStrings) {
-    return FieldError(fields.fault(), "stop", "stop has {} strings; at most {} are allowed", list.size(), limits::kStopStrings);
+    return FieldError(fields.fault(),
+                      "stop",
+                      "stop has {} strings; at most {} are allowed",
+                      list.size(),
+                      limits::kStopStrings);
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string path = stop->is_string() ? "stop" : fmt::format("stop[{}]", i);
     if (!list[i].is_string()) {
-      return FieldError(fields.fault(), path, "{} must be a string, not {}", path, list[i].type_name());
+      return FieldError(
+          fields.fault(), path, "{} must be a string, not {}", path, list[i].type_name());
     }
     auto text = list[i].get<std::string>();
     if (text.empty() || text.size() > limits::kStopBytes) {
-      return FieldError(fields.fault(), path, "{} must have 1 to {} bytes", path, limits::kStopBytes);
+      return FieldError(
+          fields.fault(), path, "{} must have 1 to {} bytes", path, limits::kStopBytes);
     }
     spec->stop_strings.push_back(std::move(text));
   }
@@ -153,17 +208,22 @@ Result<> ParseStreaming(const Fields& fields, GenerationSpec* spec) {
     return {};
   }
   if (!spec->stream) {
-    return FieldError(fields.fault(), "stream_options", "stream_options is for requests with stream true only");
+    return FieldError(
+        fields.fault(), "stream_options", "stream_options is for requests with stream true only");
   }
   if (!options->is_object()) {
-    return FieldError(fields.fault(), "stream_options", "stream_options must be an object, not {}", options->type_name());
+    return FieldError(fields.fault(),
+                      "stream_options",
+                      "stream_options must be an object, not {}",
+                      options->type_name());
   }
   const Fields inner(*options, fields.fault(), "stream_options.");
   INFERD_ASSIGN(spec->include_usage, inner.BoolOr("include_usage", false));
   INFERD_ASSIGN(const bool continuous, inner.BoolOr("continuous_usage_stats", false));
   if (continuous) {
     *fields.fault() = {"stream_options.continuous_usage_stats", "unsupported_parameter"};
-    return Unimplemented("stream_options.continuous_usage_stats is not supported by this server yet");
+    return Unimplemented(
+        "stream_options.continuous_usage_stats is not supported by this server yet");
   }
   return {};
 }
@@ -174,7 +234,9 @@ Result<> CheckModel(const ServerContext& context, const Fields& fields) {
   INFERD_ASSIGN(const auto name, fields.String("model"));
   if (name && !name->empty() && !context.model.Answers(*name)) {
     *fields.fault() = {"model", "model_not_found"};
-    return NotFound("The model `{}` does not exist here; this server has `{}`", name->substr(0, 100), context.model.name());
+    return NotFound("The model `{}` does not exist here; this server has `{}`",
+                    name->substr(0, 100),
+                    context.model.name());
   }
   return {};
 }
@@ -199,13 +261,18 @@ Result<> ParseCommon(const ServerContext& context,
   prototype->priority = static_cast<std::int32_t>(priority.value_or(0));
   INFERD_ASSIGN(const auto salt, fields.String("cache_salt"));
   if (salt && (salt->empty() || salt->size() > limits::kSaltBytes)) {
-    return FieldError(fields.fault(), "cache_salt", "cache_salt must have 1 to {} bytes", limits::kSaltBytes);
+    return FieldError(
+        fields.fault(), "cache_salt", "cache_salt must have 1 to {} bytes", limits::kSaltBytes);
   }
   prototype->cache_salt = salt.value_or("");
   INFERD_TRY(fields.String("user"));
   if (const Json* const ids = fields.Find("stop_token_ids")) {
-    INFERD_ASSIGN(spec->stop_token_ids, ParseIds(*ids, "stop_token_ids", context.model.vocab_size,
-                                                 limits::kStopTokenIds, fields.fault()));
+    INFERD_ASSIGN(spec->stop_token_ids,
+                  ParseIds(*ids,
+                           "stop_token_ids",
+                           context.model.vocab_size,
+                           limits::kStopTokenIds,
+                           fields.fault()));
   }
   prototype->n = spec->n;
   prototype->min_tokens = spec->min_tokens;
@@ -222,20 +289,24 @@ Result<std::vector<std::int32_t>> ParseIds(const Json& value,
                                            std::size_t max_count,
                                            Fault* fault) {
   if (!value.is_array()) {
-    return FieldError(fault, path, "{} must be a list of token ids, not {}", path, value.type_name());
+    return FieldError(
+        fault, path, "{} must be a list of token ids, not {}", path, value.type_name());
   }
   if (value.size() > max_count) {
-    return FieldError(fault, path, "{} has {} ids; at most {} are allowed", path, value.size(), max_count);
+    return FieldError(
+        fault, path, "{} has {} ids; at most {} are allowed", path, value.size(), max_count);
   }
   const IntLimit limit{"", 0, vocab_size - 1};
   std::vector<std::int32_t> ids;
   ids.reserve(value.size());
   for (const Json& item : value) {
-    if (item.is_number_unsigned() && item.get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size)) {
+    if (item.is_number_unsigned() &&
+        item.get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size)) {
       ids.push_back(item.get<std::int32_t>());
       continue;
     }
-    INFERD_ASSIGN(const std::int64_t id, ToInt(item, limit, fmt::format("{}[{}]", path, ids.size()), fault));
+    INFERD_ASSIGN(const std::int64_t id,
+                  ToInt(item, limit, fmt::format("{}[{}]", path, ids.size()), fault));
     ids.push_back(static_cast<std::int32_t>(id));
   }
   return ids;
@@ -256,23 +327,31 @@ Result<> AddPrompts(const ServerContext& context,
     if (length > room || wanted > room - length) {
       *fault = {std::string(param), "context_length_exceeded"};
       return InvalidArgument(
-          "The prompt has {} tokens and {} were asked for, but this model's context holds {}; shorten the prompt or lower "
+          "The prompt has {} tokens and {} were asked for, but this model's context holds {}; "
+          "shorten the prompt or lower "
           "max_tokens",
-          length, wanted, room);
+          length,
+          wanted,
+          room);
     }
     leader::GenerateRequest request = prototype;
     request.prompt = std::move(prompt);
-    request.max_tokens = static_cast<std::int32_t>(asked.value_or(std::min(fallback, room - length)));
+    request.max_tokens =
+        static_cast<std::int32_t>(asked.value_or(std::min(fallback, room - length)));
     request.min_tokens = std::min(request.min_tokens, request.max_tokens);
     spec->requests.push_back(std::move(request));
   }
   return {};
 }
 
-std::string NewId(std::string_view prefix) { return fmt::format("{}{:016x}{:016x}", prefix, Random()(), Random()()); }
+std::string NewId(std::string_view prefix) {
+  return fmt::format("{}{:016x}{:016x}", prefix, Random()(), Random()());
+}
 
 std::int64_t UnixNow() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace inferd::api

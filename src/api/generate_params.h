@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What chat and completions have in common: sampling, stops, streaming and the parameters this server refuses by name.
+// What chat and completions have in common: sampling, stops, streaming and the parameters this
+// server refuses by name.
 #pragma once
-
-#include <cstdint>
-#include <nlohmann/json_fwd.hpp>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "api/endpoint.h"
 #include "api/fields.h"
@@ -15,10 +9,18 @@
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 namespace inferd::api {
 
-/// Fills what does not depend on the prompt: `spec` but for requests, format and echoes; `prototype` but for prompt,
-/// max_tokens and logprobs.
+/// Fills what does not depend on the prompt: `spec` but for requests, format and echoes;
+/// `prototype` but for prompt, max_tokens and logprobs.
 Result<> ParseCommon(const ServerContext& context,
                      const Fields& fields,
                      GenerationSpec* spec,
@@ -27,8 +29,9 @@ Result<> ParseCommon(const ServerContext& context,
 /// 404 for a model this server does not have.
 Result<> CheckModel(const ServerContext& context, const Fields& fields);
 
-/// Adds a request for each prompt to `spec`, with max_tokens set: `asked`, else what fits (`fallback` at most).
-/// Refuses what does not fit into the model's context, with the numbers; `param` names the prompt's field.
+/// Adds a request for each prompt to `spec`, with max_tokens set: `asked`, else what fits
+/// (`fallback` at most). Refuses what does not fit into the model's context, with the numbers;
+/// `param` names the prompt's field.
 Result<> AddPrompts(const ServerContext& context,
                     std::vector<std::vector<std::int32_t>> prompts,
                     const leader::GenerateRequest& prototype,

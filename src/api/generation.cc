@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/generation.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "api/error_map.h"
 #include "base/check.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace inferd::api {
 namespace {
 
 std::int64_t Characters(std::string_view utf8) {
-  return std::count_if(utf8.begin(), utf8.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  return std::count_if(utf8.begin(), utf8.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  });
 }
 
 }  // namespace
@@ -28,10 +29,10 @@ struct Generation::Choice {
   std::int32_t index;
   text::IncrementalDetokenizer detokenizer;
   std::optional<text::StopMatcher> matcher;
-  std::string text;                  // streams: not yet rendered; else all of it
+  std::string text;                   // streams: not yet rendered; else all of it
   std::vector<LogprobItem> logprobs;  // the same
   std::int64_t tokens = 0;
-  std::int64_t characters = 0;       // of the token texts so far, for text_offset
+  std::int64_t characters = 0;  // of the token texts so far, for text_offset
   std::int64_t last_token_ns = 0;
   leader::FinishReason finish = leader::FinishReason::kNone;
   StopReason stop_reason;
@@ -88,7 +89,8 @@ void Generation::AddLogprob(Choice* choice, spec::SampledToken* token) {
                               .top = std::move(token->top),
                               .text_offset = choice->characters});
   choice->characters += Characters(text);
-  pending_bytes_ += 64 * (1 + choice->logprobs.back().top.size());  // about what it takes on the wire
+  pending_bytes_ +=
+      64 * (1 + choice->logprobs.back().top.size());  // about what it takes on the wire
   MarkDirty(choice);
 }
 
@@ -99,7 +101,8 @@ void Generation::AddEcho(Choice* choice,
     return;
   }
   if (spec_.logprobs && prompt_logprobs != nullptr && first_prompt_token_[prompt] >= 0) {
-    // The first token follows nothing, so it has no logprob; the engine may leave it out or send it unscored.
+    // The first token follows nothing, so it has no logprob; the engine may leave it out or send it
+    // unscored.
     const auto count = static_cast<std::int64_t>(prompt_logprobs->size());
     spec::SampledToken first;
     first.token = first_prompt_token_[prompt];
@@ -160,11 +163,13 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
                                                 leader::OutputEvent event,
                                                 std::int64_t now_ns) {
   INFERD_CHECK(event.choice >= 0 && event.choice < spec_.n && prompt < prompt_tokens_.size());
-  Choice& choice = choices_[prompt * static_cast<std::size_t>(spec_.n) + static_cast<std::size_t>(event.choice)];
+  Choice& choice =
+      choices_[prompt * static_cast<std::size_t>(spec_.n) + static_cast<std::size_t>(event.choice)];
   if (choice.finish != leader::FinishReason::kNone || failure_) {
     return std::nullopt;
   }
-  if (event.finish == leader::FinishReason::kError || event.finish == leader::FinishReason::kCancelled) {
+  if (event.finish == leader::FinishReason::kError ||
+      event.finish == leader::FinishReason::kCancelled) {
     Fail(event.error.value_or(Error(Code::kInternal, "The request was ended by the server")));
     return std::nullopt;
   }
@@ -223,7 +228,8 @@ void Generation::RenderStream(std::string* out) {
       choice->opened = true;
       spec_.format->AppendOpening(choice->index, out);
     }
-    if (choice->text.empty() && choice->logprobs.empty() && choice->finish == leader::FinishReason::kNone) {
+    if (choice->text.empty() && choice->logprobs.empty() &&
+        choice->finish == leader::FinishReason::kNone) {
       continue;
     }
     spec_.format->AppendPiece({.index = choice->index,
@@ -274,7 +280,8 @@ void Generation::Record(std::int64_t now_ns, bool client_left) {
     }
     metrics.CountFinish(finish);
     if (choice.tokens > 1 && choice.last_token_ns > first_token_ns_) {
-      metrics.time_per_output_token.Observe((choice.last_token_ns - first_token_ns_) / (choice.tokens - 1));
+      metrics.time_per_output_token.Observe((choice.last_token_ns - first_token_ns_) /
+                                            (choice.tokens - 1));
     }
     metrics.generation_tokens_per_request.Add(choice.tokens);
   }

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client request that generates: its prompts, the text state of its choices, and what is not yet on the wire. Made
-// on a request thread, then owned and touched by one I/O thread only; knows nothing of sockets.
+// One client request that generates: its prompts, the text state of its choices, and what is not
+// yet on the wire. Made on a request thread, then owned and touched by one I/O thread only; knows
+// nothing of sockets.
 #pragma once
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "api/metrics.h"
 #include "api/reply_format.h"
@@ -19,10 +12,18 @@
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 namespace inferd::api {
 
-/// What a handler has made of a request. `requests` has one entry per prompt; stream and sink are filled in by the I/O
-/// thread. All prompts share sampling and n.
+/// What a handler has made of a request. `requests` has one entry per prompt; stream and sink are
+/// filled in by the I/O thread. All prompts share sampling and n.
 struct GenerationSpec {
   std::vector<leader::GenerateRequest> requests;
   std::vector<std::string> echoes;  // per prompt: text that is put before the reply; empty: no echo
@@ -35,13 +36,13 @@ struct GenerationSpec {
   std::int32_t n = 1;
   bool stream = false;
   bool include_usage = false;
-  bool include_stop = false;         // include_stop_str_in_output
+  bool include_stop = false;  // include_stop_str_in_output
   bool skip_special = true;
   bool logprobs = false;
   bool echo = false;
-  bool generate = true;              // false: max_tokens is 0 and nothing is asked of the model
-  std::int64_t arrived_ns = 0;       // steady clock
-  Metrics* metrics = nullptr;        // outlives the generation; null in some tests
+  bool generate = true;         // false: max_tokens is 0 and nothing is asked of the model
+  std::int64_t arrived_ns = 0;  // steady clock
+  Metrics* metrics = nullptr;   // outlives the generation; null in some tests
 };
 
 class Generation {
@@ -54,9 +55,11 @@ class Generation {
   /// For submission: one per prompt, with the prompt moved out. Call once.
   std::vector<leader::GenerateRequest> TakeRequests();
 
-  /// Takes an event of prompt `prompt`. The number of a choice that the engine shall stop is returned (a stop string
-  /// was found in its text). Events of finished choices are ignored.
-  std::optional<std::int32_t> OnEvent(std::size_t prompt, leader::OutputEvent event, std::int64_t now_ns);
+  /// Takes an event of prompt `prompt`. The number of a choice that the engine shall stop is
+  /// returned (a stop string was found in its text). Events of finished choices are ignored.
+  std::optional<std::int32_t> OnEvent(std::size_t prompt,
+                                      leader::OutputEvent event,
+                                      std::int64_t now_ns);
   /// Ends everything with an error that did not come as an event.
   void Fail(Error error);
 
@@ -74,23 +77,26 @@ class Generation {
   void RenderStream(std::string* out);
   /// Appends the whole answer; call when done() without failure().
   void RenderFull(std::string* out) const;
-  /// Observes the request's latencies and outcome; called once, by the I/O thread, when the request is over.
+  /// Observes the request's latencies and outcome; called once, by the I/O thread, when the request
+  /// is over.
   void Record(std::int64_t now_ns, bool client_left);
 
  private:
   struct Choice;
   void EndChoice(Choice* choice, leader::FinishReason finish, StopReason reason);
   void AddLogprob(Choice* choice, spec::SampledToken* token);
-  void AddEcho(Choice* choice, std::size_t prompt, std::vector<spec::SampledToken>* prompt_logprobs);
+  void AddEcho(Choice* choice,
+               std::size_t prompt,
+               std::vector<spec::SampledToken>* prompt_logprobs);
   void AddText(Choice* choice, std::string_view text);
   void MarkDirty(Choice* choice);
   bool TakeText(Choice* choice, const std::string& delta);
   bool TakeToken(Choice* choice, leader::OutputEvent* event, std::int64_t now_ns);
 
   GenerationSpec spec_;
-  std::vector<Choice> choices_;   // [prompts * n]
-  std::vector<Choice*> dirty_;    // with something to render, in order of arrival
-  std::vector<std::int64_t> prompt_tokens_;  // [prompts]
+  std::vector<Choice> choices_;                   // [prompts * n]
+  std::vector<Choice*> dirty_;                    // with something to render, in order of arrival
+  std::vector<std::int64_t> prompt_tokens_;       // [prompts]
   std::vector<std::int32_t> first_prompt_token_;  // [prompts], -1: empty
   std::int64_t cached_tokens_ = 0;
   std::size_t open_choices_ = 0;

@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /livez /readyz /health /ping. They read atomics only, so they answer at once under any load. /livez: the process
-// serves HTTP. The others: a request sent now would be taken.
-#include <string>
-
+// GET /livez /readyz /health /ping. They read atomics only, so they answer at once under any load.
+// /livez: the process serves HTTP. The others: a request sent now would be taken.
 #include "api/endpoint.h"
 #include "api/json_writer.h"
+
+#include <string>
 
 namespace inferd::api {
 namespace {
 
 std::string_view PhaseName(leader::Phase phase) {
   switch (phase) {
-    case leader::Phase::kStarting: return "starting";
-    case leader::Phase::kLoading: return "loading";
-    case leader::Phase::kReady: return "ready";
-    case leader::Phase::kRecovering: return "recovering";
-    case leader::Phase::kDraining: return "draining";
-    case leader::Phase::kStopped: return "stopped";
-    case leader::Phase::kFailed: return "failed";
+    case leader::Phase::kStarting:
+      return "starting";
+    case leader::Phase::kLoading:
+      return "loading";
+    case leader::Phase::kReady:
+      return "ready";
+    case leader::Phase::kRecovering:
+      return "recovering";
+    case leader::Phase::kDraining:
+      return "draining";
+    case leader::Phase::kStopped:
+      return "stopped";
+    case leader::Phase::kFailed:
+      return "failed";
   }
   return "unknown";
 }
@@ -42,12 +49,17 @@ HttpResponse StatusAnswer(const ServerContext& context, bool good) {
 
 }  // namespace
 
-Result<Outcome> Livez(const ServerContext& context, const HttpRequest& /*request*/, Fault* /*fault*/) {
+Result<Outcome> Livez(const ServerContext& context,
+                      const HttpRequest& /*request*/,
+                      Fault* /*fault*/) {
   return Outcome(StatusAnswer(context, true));
 }
 
-Result<Outcome> Readyz(const ServerContext& context, const HttpRequest& /*request*/, Fault* /*fault*/) {
-  return Outcome(StatusAnswer(context, context.service.phase() == leader::Phase::kReady && !context.draining));
+Result<Outcome> Readyz(const ServerContext& context,
+                       const HttpRequest& /*request*/,
+                       Fault* /*fault*/) {
+  return Outcome(
+      StatusAnswer(context, context.service.phase() == leader::Phase::kReady && !context.draining));
 }
 
 }  // namespace inferd::api

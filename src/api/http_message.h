@@ -29,7 +29,8 @@ struct HttpResponse {
 /// "OK", "Bad Request", ...
 const char* ReasonPhrase(int status);
 
-/// Status line and headers, with the empty line. `content_length` < 0: none is announced (chunked or until close).
+/// Status line and headers, with the empty line. `content_length` < 0: none is announced (chunked
+/// or until close).
 std::string ResponseHead(const HttpResponse& response,
                          const HttpRequest& request,
                          long content_length,

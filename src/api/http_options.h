@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the HTTP front end listens and what it allows; plain data, filled from inferd::HttpConfig by app.
+// How the HTTP front end listens and what it allows; plain data, filled from inferd::HttpConfig by
+// app.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +18,18 @@ struct HttpOptions {
   std::size_t request_queue = 1024;  // requests that wait for those; beyond: 429
   std::size_t max_connections = 8192;
   std::size_t max_body_bytes = 32U << 20;
-  std::int64_t head_timeout_ms = 10'000;   // from accept, or from the first byte of a later request
-  std::int64_t body_grace_ms = 10'000;     // after it a body must come at min_body_bytes_per_s
+  std::int64_t head_timeout_ms = 10'000;  // from accept, or from the first byte of a later request
+  std::int64_t body_grace_ms = 10'000;    // after it a body must come at min_body_bytes_per_s
   std::int64_t min_body_bytes_per_s = 1024;
   std::int64_t idle_timeout_ms = 75'000;
-  std::int64_t stall_timeout_ms = 60'000;  // the client takes no bytes, or stays behind by soft_backlog_bytes
+  std::int64_t stall_timeout_ms =
+      60'000;  // the client takes no bytes, or stays behind by soft_backlog_bytes
   std::size_t soft_backlog_bytes = 256U << 10;
   std::size_t hard_backlog_bytes = 8U << 20;
   std::int64_t linger_ms = 2'000;
-  int unsent_in_kernel = 16 << 10;         // TCP_NOTSENT_LOWAT
-  /// Values of Host (without port) that are answered; empty: any. Filled by default when bound to loopback only, so
-  /// that a web page cannot reach a local server by rebinding a name.
+  int unsent_in_kernel = 16 << 10;  // TCP_NOTSENT_LOWAT
+  /// Values of Host (without port) that are answered; empty: any. Filled by default when bound to
+  /// loopback only, so that a web page cannot reach a local server by rebinding a name.
   std::vector<std::string> allowed_hosts;
   bool access_log = true;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/http_parser.h"
 
+#include "api/limits.h"
+
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -8,15 +10,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/limits.h"
-
 namespace inferd::api {
 namespace http = boost::beast::http;
 namespace {
 
 bool IsTokenChar(char c) {
   const auto u = static_cast<unsigned char>(c);
-  return u > 0x20 && u < 0x7f && std::string_view("()<>@,;:\\\"/[]?={}").find(c) == std::string_view::npos;
+  return u > 0x20 && u < 0x7f &&
+         std::string_view("()<>@,;:\\\"/[]?={}").find(c) == std::string_view::npos;
 }
 
 /// host[:port] and nothing else: a name, an IPv4 address or a bracketed IPv6 address.
@@ -28,7 +29,8 @@ bool IsHostPort(std::string_view host) {
   if (host[0] == '[') {
     end = host.find(']');
     if (end == std::string_view::npos ||
-        host.substr(1, end - 1).find_first_not_of("0123456789abcdefABCDEF:.") != std::string_view::npos) {
+        host.substr(1, end - 1).find_first_not_of("0123456789abcdefABCDEF:.") !=
+            std::string_view::npos) {
       return false;
     }
     ++end;
@@ -115,7 +117,8 @@ struct HttpParser::Impl {
 HttpParser::HttpParser(std::size_t max_body_bytes) : impl_(std::make_unique<Impl>()) {
   impl_->parser.eager(true);
   // Our own scan is the limit of the head; Beast's also covers chunk heads and trailers.
-  impl_->parser.header_limit(static_cast<std::uint32_t>(limits::kHeadBytes + limits::kTrailerBytes));
+  impl_->parser.header_limit(
+      static_cast<std::uint32_t>(limits::kHeadBytes + limits::kTrailerBytes));
   impl_->parser.body_limit(max_body_bytes);
 }
 
@@ -134,10 +137,12 @@ HttpParser::State HttpParser::Feed(std::string_view input, std::size_t* used) {
   auto& parser = impl_->parser;
   if (!impl_->scanned) {
     switch (impl_->scanner.Scan(input)) {
-      case HeadScanner::State::kMore: return State::kMore;
+      case HeadScanner::State::kMore:
+        return State::kMore;
       case HeadScanner::State::kBad:
         return Bad(impl_->scanner.status(), std::string(impl_->scanner.reason()));
-      case HeadScanner::State::kDone: impl_->scanned = true;
+      case HeadScanner::State::kDone:
+        impl_->scanned = true;
     }
     // The head alone first, so that nothing of the body is touched before the head has been judged.
     boost::system::error_code ec;
@@ -208,8 +213,15 @@ bool HttpParser::CheckHead() {
   if (lengths > 1 || codings > 1 || (lengths > 0 && codings > 0)) {
     return refuse(400, "more than one of Content-Length and Transfer-Encoding");
   }
-  if (codings == 1 && (message.version() < 11 ||
-                       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))) {
+  const auto length = message[http::field::content_length];
+  if (lengths == 1 &&
+      (length.empty() || length.size() > 18 ||
+       !std::all_of(length.begin(), length.end(), [](char c) { return c >= '0' && c <= '9'; }))) {
+    return refuse(400, "Content-Length must be one number");
+  }
+  if (codings == 1 &&
+      (message.version() < 11 ||
+       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))) {
     return refuse(400, "Transfer-Encoding must be exactly chunked");
   }
   if (lengths == 0 && codings == 0 && head.method != "GET" && head.method != "HEAD" &&

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strict parsing of one HTTP/1.1 request from bytes that arrive in any pieces. A scan of our own refuses what RFC 9112
-// lets a server repair (bare LF, folded lines, blanks before a colon, two framings); Boost.Beast's parser does the rest.
-// Beast's headers are seen by http_parser.cc only.
+// Strict parsing of one HTTP/1.1 request from bytes that arrive in any pieces. A scan of our own
+// refuses what RFC 9112 lets a server repair (bare LF, folded lines, blanks before a colon, two
+// framings); Boost.Beast's parser does the rest. Beast's headers are seen by http_parser.cc only.
 #pragma once
+
+#include "api/http_message.h"
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include "api/http_message.h"
 
 namespace inferd::api {
 
@@ -17,7 +17,8 @@ namespace inferd::api {
 class HeadScanner {
  public:
   enum class State { kMore, kDone, kBad };
-  /// `head` is everything received of the request so far; what was scanned before is not looked at again.
+  /// `head` is everything received of the request so far; what was scanned before is not looked at
+  /// again.
   State Scan(std::string_view head);
   /// Of a refused head: 400 or 431, and why.
   int status() const { return status_; }
@@ -43,7 +44,8 @@ class HttpParser {
   HttpParser& operator=(const HttpParser&) = delete;
 
   enum class State { kMore, kDone, kBad };
-  /// Takes what it can of `input`; `*used` bytes are done with, the rest must be offered again with more behind it.
+  /// Takes what it can of `input`; `*used` bytes are done with, the rest must be offered again with
+  /// more behind it.
   State Feed(std::string_view input, std::size_t* used);
 
   bool head_done() const;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/io_thread.h"
 
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <chrono>
-#include <utility>
-
 #include "api/connection.h"
 #include "api/event_ring.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
 
 namespace inferd::api {
 namespace asio = boost::asio;
@@ -25,7 +25,8 @@ using ErrorCode = boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t kFlushesPerTurn = 512;  // then sockets are looked at: bounds the delay of accepts and cancels
+constexpr std::size_t kFlushesPerTurn =
+    512;  // then sockets are looked at: bounds the delay of accepts and cancels
 constexpr auto kTick = std::chrono::milliseconds(250);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
@@ -35,7 +36,8 @@ std::int64_t NowMs() { return base::SteadyClock::Get().NowMs(); }
 
 // ---- streams
 
-leader::StreamId IoState::OpenStream(const std::shared_ptr<Connection>& connection, std::size_t prompt) {
+leader::StreamId IoState::OpenStream(const std::shared_ptr<Connection>& connection,
+                                     std::size_t prompt) {
   if (free_streams.empty()) {
     free_streams.push_back(static_cast<std::uint32_t>(streams.size()));
     streams.emplace_back();
@@ -254,7 +256,10 @@ Result<std::uint16_t> IoThread::Listen(std::uint16_t port, bool share) {
     acceptor.listen(4096, ec);
   }
   if (ec) {
-    return Unavailable("cannot listen on {}:{}: {}; choose another --port or stop what uses it", host, port, ec.message());
+    return Unavailable("cannot listen on {}:{}: {}; choose another --port or stop what uses it",
+                       host,
+                       port,
+                       ec.message());
   }
   impl_->wake.assign(impl_->state.inbox.wake_fd(), ec);
   if (ec) {

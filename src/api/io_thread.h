@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One I/O thread: an Asio loop with its listening socket, connections, streams and scratch buffer. Nothing in it is
-// locked: all is touched by this thread only, but for Post, Stop and the event inbox.
+// One I/O thread: an Asio loop with its listening socket, connections, streams and scratch buffer.
+// Nothing in it is locked: all is touched by this thread only, but for Post, Stop and the event
+// inbox.
 //
-// Write path of a token: engine thread -> EventInbox -> [eventfd] -> Generation::OnEvent (detokenise, stop strings) ->
-// Connection::Flush renders all that is pending into the scratch buffer and sends it directly. A connection owns wire
-// bytes only after a short write; while it has some, text stays in the generation and goes out together later.
+// Write path of a token: engine thread -> EventInbox -> [eventfd] -> Generation::OnEvent
+// (detokenise, stop strings) -> Connection::Flush renders all that is pending into the scratch
+// buffer and sends it directly. A connection owns wire bytes only after a short write; while it has
+// some, text stays in the generation and goes out together later.
 #pragma once
-
-#include <cstdint>
-#include <functional>
-#include <memory>
 
 #include "api/generation.h"
 #include "api/http_message.h"
@@ -17,6 +15,10 @@
 #include "api/metrics.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
 
 namespace inferd::api {
 
@@ -28,7 +30,8 @@ struct RequestKey {
 
 class IoThread;
 
-/// Called on the I/O thread for each request; must not block. Answers by Respond or Start, at once or by way of Post.
+/// Called on the I/O thread for each request; must not block. Answers by Respond or Start, at once
+/// or by way of Post.
 class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
@@ -39,7 +42,8 @@ class Dispatcher {
 
 class IoThread {
  public:
-  /// `service`, `dispatcher` and `metrics` outlive the thread. `service` may call the inbox until it has stopped.
+  /// `service`, `dispatcher` and `metrics` outlive the thread. `service` may call the inbox until
+  /// it has stopped.
   IoThread(std::uint32_t index,
            const HttpOptions& options,
            Dispatcher* dispatcher,
@@ -49,7 +53,8 @@ class IoThread {
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;
 
-  /// Binds and listens; the port that was got. With `share`, several threads may listen on one port.
+  /// Binds and listens; the port that was got. With `share`, several threads may listen on one
+  /// port.
   Result<std::uint16_t> Listen(std::uint16_t port, bool share);
   /// Returns after Stop.
   void Run();

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/json_parse.h"
 
+#include "api/limits.h"
+#include "base/error.h"
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
-
-#include "api/limits.h"
-#include "base/error.h"
 
 namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Builds the document and keeps the limits on the way, before anything large exists. Methods answer false to stop.
+/// Builds the document and keeps the limits on the way, before anything large exists. Methods
+/// answer false to stop.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(Json* root) : root_(root) {}
@@ -100,7 +101,8 @@ class Builder : public nlohmann::json_sax<Json> {
       items.push_back(std::move(value));
       return &items.back();
     }
-    auto& members = frame.node->get_ref<Json::object_t&>();  // a vector of pairs: append, known to be new
+    auto& members =
+        frame.node->get_ref<Json::object_t&>();  // a vector of pairs: append, known to be new
     members.Container::emplace_back(frame.key, std::move(value));
     return &members.back().second;
   }

@@ -15,10 +15,18 @@ void AppendEscape(unsigned char c, std::string* out) {
   *out += '\\';
   switch (c) {
     case '"':
-    case '\\': *out += static_cast<char>(c); break;
-    case '\n': *out += 'n'; break;
-    case '\r': *out += 'r'; break;
-    case '\t': *out += 't'; break;
+    case '\\':
+      *out += static_cast<char>(c);
+      break;
+    case '\n':
+      *out += 'n';
+      break;
+    case '\r':
+      *out += 'r';
+      break;
+    case '\t':
+      *out += 't';
+      break;
     default:
       *out += "u00";
       *out += kHex[c >> 4];

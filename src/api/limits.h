@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of limits that requests are held to: HTTP framing, JSON shape, and the range of every numeric field.
+// The one table of limits that requests are held to: HTTP framing, JSON shape, and the range of
+// every numeric field.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,8 @@ inline constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max
 inline constexpr std::size_t kHeadBytes = 32 * 1024;
 inline constexpr std::size_t kHeadLineBytes = 8 * 1024;
 inline constexpr std::size_t kHeadFields = 100;
-inline constexpr std::size_t kTrailerBytes = 8 * 1024;  // a chunk's head line, or the trailer section
+inline constexpr std::size_t kTrailerBytes =
+    8 * 1024;  // a chunk's head line, or the trailer section
 inline constexpr std::size_t kPipelinedBytes = 64 * 1024;
 inline constexpr std::size_t kRequestIdBytes = 128;
 
@@ -66,9 +68,10 @@ inline constexpr IntLimit kMaxTokensOrZero{"max_tokens", 0, kInt32Max};
 inline constexpr IntLimit kMinTokens{"min_tokens", 0, kInt32Max};
 inline constexpr IntLimit kLogprobs{"logprobs", 0, 20};
 inline constexpr IntLimit kTopLogprobs{"top_logprobs", 0, 20};
-inline constexpr IntLimit kSeed{"seed", std::numeric_limits<std::int64_t>::min(),
-                                std::numeric_limits<std::int64_t>::max()};
-inline constexpr IntLimit kPriority{"priority", std::numeric_limits<std::int32_t>::min(), kInt32Max};
+inline constexpr IntLimit kSeed{
+    "seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+inline constexpr IntLimit kPriority{
+    "priority", std::numeric_limits<std::int32_t>::min(), kInt32Max};
 
 }  // namespace limits
 }  // namespace inferd::api

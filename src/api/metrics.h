@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the front end observes itself, and the text of /metrics made from that and from the leader's counters.
-// Observing is lock-free; prometheus-cpp writes the text.
+// What the front end observes itself, and the text of /metrics made from that and from the leader's
+// counters. Observing is lock-free; prometheus-cpp writes the text.
 #pragma once
+
+#include "leader/inference_service.h"
 
 #include <array>
 #include <atomic>
@@ -11,8 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "leader/inference_service.h"
 
 namespace inferd::api {
 
@@ -57,7 +57,7 @@ class Metrics {
   std::atomic<std::int64_t> connections_open{0};
   std::atomic<std::int64_t> requests_open{0};  // taken in, answer not yet sent
   std::atomic<std::int64_t> generations_open{0};
-  std::atomic<std::uint64_t> clients_left{0};   // while their request ran
+  std::atomic<std::uint64_t> clients_left{0};  // while their request ran
   std::atomic<std::uint64_t> slow_clients_cut{0};
   std::atomic<std::uint64_t> events_lost{0};
 
@@ -68,7 +68,7 @@ class Metrics {
   std::string Render(const leader::InferenceService& service, std::string_view model_name) const;
 
  private:
-  std::array<std::atomic<std::uint64_t>, 8> finishes_{};    // by FinishReason
+  std::array<std::atomic<std::uint64_t>, 8> finishes_{};     // by FinishReason
   std::array<std::atomic<std::uint64_t>, 600> responses_{};  // by HTTP status
 };
 

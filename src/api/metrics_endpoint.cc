@@ -4,7 +4,9 @@
 
 namespace inferd::api {
 
-Result<Outcome> GetMetrics(const ServerContext& context, const HttpRequest& /*request*/, Fault* /*fault*/) {
+Result<Outcome> GetMetrics(const ServerContext& context,
+                           const HttpRequest& /*request*/,
+                           Fault* /*fault*/) {
   HttpResponse response;
   response.content_type = kMetricsContentType;
   response.body = context.metrics.Render(context.service, context.model.name());

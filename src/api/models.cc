@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /v1/models and /v1/models/{id}.
-#include <cstdio>
-#include <string>
-
 #include "api/endpoint.h"
 #include "api/json_writer.h"
 #include "base/error.h"
+
+#include <cstdio>
+#include <string>
 
 namespace inferd::api {
 namespace {
@@ -40,7 +40,9 @@ std::string Unescape(std::string_view path) {
 
 }  // namespace
 
-Result<Outcome> ListModels(const ServerContext& context, const HttpRequest& /*request*/, Fault* /*fault*/) {
+Result<Outcome> ListModels(const ServerContext& context,
+                           const HttpRequest& /*request*/,
+                           Fault* /*fault*/) {
   HttpResponse response;
   response.body = R"({"object":"list","data":[)";
   for (const auto& name : context.model.names) {
@@ -54,7 +56,8 @@ Result<Outcome> ListModels(const ServerContext& context, const HttpRequest& /*re
 }
 
 Result<Outcome> GetModel(const ServerContext& context, const HttpRequest& request, Fault* fault) {
-  const std::string name = Unescape(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+  const std::string name =
+      Unescape(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (!context.model.Answers(name)) {
     *fault = {"model", "model_not_found"};
     return NotFound("This server has no model of that name; it serves `{}`", context.model.name());

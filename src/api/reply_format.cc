@@ -7,11 +7,16 @@ namespace inferd::api {
 
 std::string_view FinishName(leader::FinishReason finish) {
   switch (finish) {
-    case leader::FinishReason::kStop: return "stop";
-    case leader::FinishReason::kLength: return "length";
-    case leader::FinishReason::kCancelled: return "abort";
-    case leader::FinishReason::kError: return "error";
-    case leader::FinishReason::kNone: break;
+    case leader::FinishReason::kStop:
+      return "stop";
+    case leader::FinishReason::kLength:
+      return "length";
+    case leader::FinishReason::kCancelled:
+      return "abort";
+    case leader::FinishReason::kError:
+      return "error";
+    case leader::FinishReason::kNone:
+      break;
   }
   return "";
 }

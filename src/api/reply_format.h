@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a generation looks on the wire: one implementation per API. Implementations are immutable after construction and
-// append to a buffer of the caller; they hold no state of a choice.
+// How a generation looks on the wire: one implementation per API. Implementations are immutable
+// after construction and append to a buffer of the caller; they hold no state of a choice.
 #pragma once
+
+#include "leader/inference_service.h"
+#include "spec/step.h"
 
 #include <cstdint>
 #include <span>
@@ -9,9 +12,6 @@
 #include <string_view>
 #include <variant>
 #include <vector>
-
-#include "leader/inference_service.h"
-#include "spec/step.h"
 
 namespace inferd::api {
 
@@ -53,7 +53,9 @@ class ReplyFormat {
   /// The event that carries the usage of the whole stream.
   virtual void AppendUsage(const Usage& usage, std::string* out) const = 0;
   /// The whole answer as one JSON object.
-  virtual void AppendFull(std::span<const ReplyPiece> choices, const Usage& usage, std::string* out) const = 0;
+  virtual void AppendFull(std::span<const ReplyPiece> choices,
+                          const Usage& usage,
+                          std::string* out) const = 0;
 };
 
 /// "stop", "length", ... as OpenAI's `finish_reason`.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/request_pool.h"
 
+#include "base/check.h"
+
 #include <chrono>
 #include <exception>
 #include <utility>
-
-#include "base/check.h"
 
 namespace inferd::api {
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for what is too long for an I/O thread: JSON, templates, tokenising. A lane of its own for light work keeps
-// /metrics and /v1/models answering while long prompts are tokenised. Both lanes are bounded.
+// Threads for what is too long for an I/O thread: JSON, templates, tokenising. A lane of its own
+// for light work keeps /metrics and /v1/models answering while long prompts are tokenised. Both
+// lanes are bounded.
 #pragma once
+
+#include "base/bounded_queue.h"
 
 #include <cstddef>
 #include <functional>
 #include <thread>
 #include <vector>
-
-#include "base/bounded_queue.h"
 
 namespace inferd::api {
 

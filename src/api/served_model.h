@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model as the front end knows it: its names, its text side and its makers' sampling defaults. Immutable.
+// The model as the front end knows it: its names, its text side and its makers' sampling defaults.
+// Immutable.
 #pragma once
+
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
 
 #include <cstdint>
 #include <memory>
@@ -8,9 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
 
 namespace inferd::api {
 

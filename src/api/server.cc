@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/server.h"
 
-#include <algorithm>
-#include <atomic>
-#include <exception>
-#include <random>
-#include <utility>
-
 #include "api/endpoint.h"
 #include "api/error_map.h"
 #include "base/check.h"
@@ -14,17 +8,15 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <utility>
+
 namespace inferd::api {
 namespace {
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
-
-/// Unique within the server; not a secret.
-std::string NewRequestId() {
-  static const std::uint64_t start = std::random_device()();
-  static std::atomic<std::uint64_t> next{0};
-  return fmt::format("{:08x}{:08x}", start & 0xffffffff, next.fetch_add(1, std::memory_order_relaxed));
-}
 
 bool Matches(const Endpoint& endpoint, std::string_view path) {
   if (endpoint.path.ends_with('/')) {
@@ -39,7 +31,8 @@ HttpResponse MethodAnswer(const std::string& method, std::string allowed) {
   if (method == "OPTIONS") {
     response.status = 204;
   } else {
-    response = ErrorResponse(InvalidArgument("The method {} is not allowed here; use {}", method.substr(0, 20), allowed));
+    response = ErrorResponse(InvalidArgument(
+        "The method {} is not allowed here; use {}", method.substr(0, 20), allowed));
     response.status = 405;
   }
   response.headers.emplace_back("Allow", allowed + ", OPTIONS");
@@ -72,7 +65,8 @@ Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
   std::unique_ptr<Server> server(new Server(options, std::move(model), service));
   server->port_ = options.port;
   for (int i = 0; i < options.io_threads; ++i) {
-    auto io = std::make_unique<IoThread>(static_cast<std::uint32_t>(i), options, server.get(), service, &server->metrics_);
+    auto io = std::make_unique<IoThread>(
+        static_cast<std::uint32_t>(i), options, server.get(), service, &server->metrics_);
     INFERD_ASSIGN(server->port_, io->Listen(server->port_, options.io_threads > 1));
     server->io_threads_.push_back(std::move(io));
   }
@@ -109,42 +103,54 @@ bool Server::HostAllowed(std::string_view host) const {
   }
   const std::size_t end = host.starts_with('[') ? host.find(']') + 1 : host.find(':');
   const std::string_view name = host.substr(0, end);
-  return std::any_of(options_.allowed_hosts.begin(), options_.allowed_hosts.end(), [&](const std::string& allowed) {
-    return std::equal(name.begin(), name.end(), allowed.begin(), allowed.end(),
-                      [](char a, char b) { return std::tolower(a) == std::tolower(b); });
-  });
+  return std::any_of(
+      options_.allowed_hosts.begin(),
+      options_.allowed_hosts.end(),
+      [&](const std::string& allowed) {
+        return std::equal(
+            name.begin(), name.end(), allowed.begin(), allowed.end(), [](char a, char b) {
+              return std::tolower(a) == std::tolower(b);
+            });
+      });
 }
 
 void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
-  if (request.request_id.empty()) {
-    request.request_id = NewRequestId();
-  }
   if (!HostAllowed(request.host)) {
-    return io->Respond(key, ErrorResponse(PermissionDenied(
-                                "This server answers for its own host names only; see --allowed-hosts")));
+    return io->Respond(
+        key,
+        ErrorResponse(PermissionDenied(
+            "This server answers for its own host names only; see --allowed-hosts")));
   }
-  const std::string_view asked = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  const std::string_view asked =
+      request.method == "HEAD" ? "GET" : std::string_view(request.method);
   const Endpoint* endpoint = nullptr;
   std::string allowed;
   for (const Endpoint& candidate : Endpoints()) {
     if (Matches(candidate, request.path)) {
-      allowed += (allowed.empty() ? "" : ", ") + std::string(candidate.method) + (candidate.method == "GET" ? ", HEAD" : "");
+      allowed += (allowed.empty() ? "" : ", ") + std::string(candidate.method) +
+                 (candidate.method == "GET" ? ", HEAD" : "");
       endpoint = candidate.method == asked ? &candidate : endpoint;
     }
   }
   if (allowed.empty()) {
-    return io->Respond(key, ErrorResponse(NotFound("There is nothing at {}", request.path.substr(0, 100))));
+    return io->Respond(
+        key, ErrorResponse(NotFound("There is nothing at {}", request.path.substr(0, 100))));
   }
   if (endpoint == nullptr) {
     return io->Respond(key, MethodAnswer(request.method, allowed));
   }
-  ServerContext context{.model = *model_, .service = *service_, .metrics = metrics_, .draining = draining(), .arrived_ns = NowNs()};
+  ServerContext context{.model = *model_,
+                        .service = *service_,
+                        .metrics = metrics_,
+                        .draining = draining(),
+                        .arrived_ns = NowNs()};
   if (endpoint->needs_model) {
     if (auto error = NotServing(service_->phase(), context.draining)) {
       return io->Respond(key, ErrorResponse(*error));
     }
   }
-  const auto run = [handler = endpoint->handler](const ServerContext& with, const HttpRequest& what) -> Outcome {
+  const auto run = [handler = endpoint->handler](const ServerContext& with,
+                                                 const HttpRequest& what) -> Outcome {
     Fault fault;
     auto outcome = handler(with, what, &fault);
     return outcome.ok() ? *std::move(outcome) : Outcome(ErrorResponse(outcome.error(), fault));
@@ -162,9 +168,11 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
       }
     });
   };
-  const auto lane = endpoint->place == Place::kHeavy ? RequestPool::Lane::kHeavy : RequestPool::Lane::kLight;
+  const auto lane =
+      endpoint->place == Place::kHeavy ? RequestPool::Lane::kHeavy : RequestPool::Lane::kLight;
   if (!pool_->TryRun(lane, std::move(job))) {
-    io->Respond(key, ErrorResponse(ResourceExhausted("Too many requests wait to be read; try again soon")));
+    io->Respond(
+        key, ErrorResponse(ResourceExhausted("Too many requests wait to be read; try again soon")));
   }
 }
 

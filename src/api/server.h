@@ -2,12 +2,6 @@
 // The HTTP front end: I/O threads, request threads and the routing between them.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <thread>
-#include <vector>
-
 #include "api/http_options.h"
 #include "api/io_thread.h"
 #include "api/metrics.h"
@@ -16,10 +10,16 @@
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
 namespace inferd::api {
 
-/// Start, serve, BeginDrain, Stop. Must be destroyed after the service has stopped calling its sinks, and Stop must come
-/// before the service is destroyed.
+/// Start, serve, BeginDrain, Stop. Must be destroyed after the service has stopped calling its
+/// sinks, and Stop must come before the service is destroyed.
 class Server : public Dispatcher {
  public:
   /// Listens and starts the threads. `service` outlives Stop().
@@ -33,14 +33,18 @@ class Server : public Dispatcher {
   void BeginDrain() { draining_.store(true, std::memory_order_release); }
   bool draining() const override { return draining_.load(std::memory_order_acquire); }
   /// Requests that are read, run or still being sent.
-  std::int64_t open_requests() const { return metrics_.requests_open.load(std::memory_order_acquire); }
+  std::int64_t open_requests() const {
+    return metrics_.requests_open.load(std::memory_order_acquire);
+  }
   /// Cancels what runs, closes all connections, joins the threads.
   void Stop();
 
   const Metrics& metrics() const { return metrics_; }
 
  private:
-  Server(const HttpOptions& options, std::shared_ptr<const ServedModel> model, leader::InferenceService* service);
+  Server(const HttpOptions& options,
+         std::shared_ptr<const ServedModel> model,
+         leader::InferenceService* service);
   void Dispatch(IoThread* io, RequestKey key, HttpRequest request) override;
   bool HostAllowed(std::string_view host) const;
 

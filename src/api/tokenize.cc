@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /tokenize: a prompt or chat messages to token ids, in vLLM's shape.
-#include <nlohmann/json.hpp>
-#include <string>
-
 #include "api/chat_prompt.h"
 #include "api/endpoint.h"
 #include "api/fields.h"
 #include "api/generate_params.h"
 #include "api/json_parse.h"
 #include "api/json_writer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
 
 namespace inferd::api {
 
@@ -26,7 +27,9 @@ Result<Outcome> Tokenize(const ServerContext& context, const HttpRequest& reques
       return FieldError(fault, "prompt", "prompt or messages is needed");
     }
     INFERD_ASSIGN(const bool add_special, fields.BoolOr("add_special_tokens", true));
-    INFERD_ASSIGN(ids, context.model.tokenizer->Encode(*prompt, {.add_special = add_special, .parse_special = true}));
+    INFERD_ASSIGN(ids,
+                  context.model.tokenizer->Encode(
+                      *prompt, {.add_special = add_special, .parse_special = true}));
   }
   HttpResponse response;
   response.body = R"({"count":)";

@@ -6,7 +6,9 @@
 
 namespace inferd::api {
 
-Result<Outcome> Version(const ServerContext& /*context*/, const HttpRequest& /*request*/, Fault* /*fault*/) {
+Result<Outcome> Version(const ServerContext& /*context*/,
+                        const HttpRequest& /*request*/,
+                        Fault* /*fault*/) {
   HttpResponse response;
   response.body = R"({"version":")" + std::string(kVersion) + R"("})";
   return Outcome(std::move(response));

@@ -2,7 +2,12 @@
 // The only file that knows CLI11, which throws.
 #include "app/command_line.h"
 
+#include "app/settings.h"
+#include "base/error.h"
+#include "base/file.h"
+
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -10,10 +15,6 @@
 #include <map>
 #include <memory>
 #include <utility>
-
-#include "app/settings.h"
-#include "base/error.h"
-#include "base/file.h"
 
 namespace inferd::app {
 namespace {
@@ -26,26 +27,40 @@ struct CommandHelp {
   const char* text;
 };
 constexpr std::array kCommands = {
-    CommandHelp{"serve", "inferd [serve] MODEL [flags]", "Serve a model to OpenAI clients. `serve` may be left out.\n\n"
-                "  inferd qwen2.5-coder-0.5b                    serve on http://127.0.0.1:8000\n"
-                "  inferd --model ./model.gguf --tp 2 --port 0  two ranks, any free port\n"
-                "  inferd MODEL --print-config > inferd.yaml    all settings; use the file with --config"},
-    CommandHelp{"plan", "inferd plan MODEL [flags]", "Show how a model would be cut and what memory each rank needs; serves nothing."},
-    CommandHelp{"fetch", "inferd fetch NAME", "Download a model into the cache and print its path."},
-    CommandHelp{"tokenize", "inferd tokenize MODEL TEXT", "Print the token ids of a text; TEXT - reads standard input."},
+    CommandHelp{
+        "serve",
+        "inferd [serve] MODEL [flags]",
+        "Serve a model to OpenAI clients. `serve` may be left out.\n\n"
+        "  inferd qwen2.5-coder-0.5b                    serve on http://127.0.0.1:8000\n"
+        "  inferd --model ./model.gguf --tp 2 --port 0  two ranks, any free port\n"
+        "  inferd MODEL --print-config > inferd.yaml    all settings; use the file with --config"},
+    CommandHelp{"plan",
+                "inferd plan MODEL [flags]",
+                "Show how a model would be cut and what memory each rank needs; serves nothing."},
+    CommandHelp{
+        "fetch", "inferd fetch NAME", "Download a model into the cache and print its path."},
+    CommandHelp{"tokenize",
+                "inferd tokenize MODEL TEXT",
+                "Print the token ids of a text; TEXT - reads standard input."},
     CommandHelp{"version", "inferd version", "Print the version."},
 };
 
 bool IsCommand(const std::string& word) {
-  return word == "worker" || std::any_of(kCommands.begin(), kCommands.end(),
-                                         [&](const CommandHelp& command) { return word == command.name; });
+  return word == "worker" ||
+         std::any_of(kCommands.begin(), kCommands.end(), [&](const CommandHelp& command) {
+           return word == command.name;
+         });
 }
 
 /// vLLM's spellings: -tp 2, --max_model_len 4096, --no-enable-prefix-caching.
 std::string Canonical(const std::string& arg) {
   static const std::map<std::string, std::string> kShort = {
-      {"-tp", "--tp"}, {"-pp", "--pp"}, {"-ep", "--ep"}, {"-dp", "--dp"},
-      {"--disable-uvicorn-access-log", "--no-access-log"}, {"--disable-log-requests", "--no-access-log"}};
+      {"-tp", "--tp"},
+      {"-pp", "--pp"},
+      {"-ep", "--ep"},
+      {"-dp", "--dp"},
+      {"--disable-uvicorn-access-log", "--no-access-log"},
+      {"--disable-log-requests", "--no-access-log"}};
   const std::size_t equals = arg.find('=');
   std::string name = arg.substr(0, equals);
   if (const auto it = kShort.find(name); it != kShort.end()) {
@@ -56,22 +71,26 @@ std::string Canonical(const std::string& arg) {
   return equals == std::string::npos ? name : name + arg.substr(equals);
 }
 
-/// One CLI11 option per setting; texts are collected first and applied last, so that flags win over file and environment.
+/// One CLI11 option per setting; texts are collected first and applied last, so that flags win over
+/// file and environment.
 class Parser {
  public:
-  explicit Parser(const std::vector<Setting>& settings) : settings_(settings), texts_(settings.size()), flags_(settings.size()) {
+  explicit Parser(const std::vector<Setting>& settings)
+      : settings_(settings), texts_(settings.size()), flags_(settings.size()) {
     app_.allow_extras();
     app_.set_help_flag();
     app_.add_flag("-h,--help", help);
     app_.add_flag("-V,--version", version);
     app_.add_flag("--print-config", print_config);
     app_.add_option("--config", config_file);
-    // Accepted as other servers are started with it; health checks and metrics are never logged here.
+    // Accepted as other servers are started with it; health checks and metrics are never logged
+    // here.
     app_.add_option("--disable-access-log-for-endpoints", ignored_);
     for (std::size_t i = 0; i < settings.size(); ++i) {
       const std::string names = Names(settings[i]);
       if (std::holds_alternative<bool*>(settings[i].value)) {
-        options_.push_back(app_.add_flag(names + ",!--no-" + settings[i].flags.front().substr(2), flags_[i]));
+        options_.push_back(
+            app_.add_flag(names + ",!--no-" + settings[i].flags.front().substr(2), flags_[i]));
       } else {
         options_.push_back(app_.add_option(names, texts_[i])->expected(1));
       }
@@ -90,7 +109,10 @@ class Parser {
       if (word.size() > 1 && word[0] == '-') {
         const std::string name = word.substr(0, word.find('='));
         const std::string near = Nearest(name, KnownFlags());
-        return InvalidArgument("unknown flag {}{}", name, near.empty() ? "; see inferd --help" : "; did you mean " + near + "?");
+        return InvalidArgument(
+            "unknown flag {}{}",
+            name,
+            near.empty() ? "; see inferd --help" : "; did you mean " + near + "?");
       }
       positional.push_back(word);
     }
@@ -114,11 +136,11 @@ class Parser {
 
  private:
   static std::string Names(const Setting& setting) {
-    std::string names = "--" + setting.key;
+    std::string names;
     for (const auto& flag : setting.flags) {
-      names += "," + flag;
+      names += flag + ",";
     }
-    return names;
+    return names + "--" + setting.key;
   }
   std::vector<std::string> KnownFlags() const {
     std::vector<std::string> known{"--help", "--version", "--print-config", "--config"};
@@ -161,7 +183,8 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   line.version = parser.version;
   line.print_config = parser.print_config;
   const char* const env_file = std::getenv("INFERD_CONFIG");
-  const std::string file = parser.config_file.empty() && env_file != nullptr ? env_file : parser.config_file;
+  const std::string file =
+      parser.config_file.empty() && env_file != nullptr ? env_file : parser.config_file;
   if (!file.empty()) {
     INFERD_ASSIGN(const std::string text, base::ReadFile(file, kMaxConfigBytes));
     INFERD_TRY(ApplyYaml(text, file, settings));
@@ -170,7 +193,8 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   INFERD_TRY(parser.Apply());
   if (line.command != "fetch" && !line.positional.empty()) {
     if (line.command == "serve" && line.positional.size() > 1) {
-      return InvalidArgument("'{}' is one word too many; usage: inferd MODEL [flags]", line.positional[1]);
+      return InvalidArgument("'{}' is one word too many; usage: inferd MODEL [flags]",
+                             line.positional[1]);
     }
     line.config.model.model = line.positional.front();
     line.positional.erase(line.positional.begin());
@@ -209,11 +233,13 @@ std::string HelpText(const std::string& command) {
     }
     text += fmt::format("  {}\n      {} [{}]\n", names, setting.help, ToYaml(setting));
   }
-  text += "\nOthers:\n  --config FILE     YAML with these settings; also INFERD_CONFIG\n"
-          "  --print-config    print the effective settings as YAML and end\n"
-          "  --version, --help\n\n"
-          "Each flag can also be set as INFERD_NAME in the environment (INFERD_TP=2) or by its key (--parallel.tp=2).\n"
-          "The order is: default, file, environment, flag; the last one wins.\n";
+  text +=
+      "\nOthers:\n  --config FILE     YAML with these settings; also INFERD_CONFIG\n"
+      "  --print-config    print the effective settings as YAML and end\n"
+      "  --version, --help\n\n"
+      "Each flag can also be set as INFERD_NAME in the environment (INFERD_TP=2) or by its key "
+      "(--parallel.tp=2).\n"
+      "The order is: default, file, environment, flag; the last one wins.\n";
   return text;
 }
 

@@ -2,11 +2,11 @@
 // From argv to a Config and what to do with it.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "inferd/config.h"
 #include "inferd/result.h"
+
+#include <string>
+#include <vector>
 
 namespace inferd::app {
 
@@ -19,7 +19,8 @@ struct CommandLine {
   bool version = false;
 };
 
-/// `args` without argv[0]. Applies default < file (--config or INFERD_CONFIG) < environment < flags.
+/// `args` without argv[0]. Applies default < file (--config or INFERD_CONFIG) < environment <
+/// flags.
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args);
 
 /// The text of --help for a command.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands; each in its own file. They return the process's exit status after reporting errors.
+// The subcommands; each in its own file. They return the process's exit status after reporting
+// errors.
 #pragma once
-
-#include <string>
-#include <vector>
 
 #include "inferd/config.h"
 #include "inferd/result.h"
 #include "leader/leader.h"
 #include "store/model.h"
+
+#include <string>
+#include <vector>
 
 namespace inferd::app {
 
@@ -18,7 +19,8 @@ Result<> FetchModel(const std::vector<std::string>& names);
 Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
 Result<> PrintPlan(const Config& config);
 
-/// Finds the model, downloading it first if it is a known name that is not there (unless offline), and opens it.
+/// Finds the model, downloading it first if it is a known name that is not there (unless offline),
+/// and opens it.
 Result<store::Model> FindModel(const ModelConfig& config);
 /// From --cluster-secret-file or INFERD_CLUSTER_SECRET; empty: none given.
 Result<std::string> ClusterSecret(const ClusterConfig& cluster);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings as YAML: reading a file, printing the effective one. The only file of this room that knows yaml-cpp,
-// which throws.
+// The settings as YAML: reading a file, printing the effective one. The only file of this room that
+// knows yaml-cpp, which throws.
+#include "app/settings.h"
+#include "base/error.h"
+
 #include <yaml-cpp/yaml.h>
 
 #include <exception>
 #include <map>
-
-#include "app/settings.h"
-#include "base/error.h"
 
 namespace inferd::app {
 namespace {
@@ -40,7 +40,9 @@ struct AsYaml {
   }
 };
 
-Result<> ApplyNode(const YAML::Node& node, const std::string& path, const std::string& file,
+Result<> ApplyNode(const YAML::Node& node,
+                   const std::string& path,
+                   const std::string& file,
                    const std::map<std::string, const Setting*>& by_key) {
   const auto found = by_key.find(path);
   if (found != by_key.end()) {
@@ -62,7 +64,8 @@ Result<> ApplyNode(const YAML::Node& node, const std::string& path, const std::s
       names.push_back(key);
     }
     const std::string near = Nearest(path, names);
-    return InvalidArgument("{}: unknown key '{}'{}", file, path, near.empty() ? "" : "; did you mean '" + near + "'?");
+    return InvalidArgument(
+        "{}: unknown key '{}'{}", file, path, near.empty() ? "" : "; did you mean '" + near + "'?");
   }
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
@@ -75,7 +78,9 @@ Result<> ApplyNode(const YAML::Node& node, const std::string& path, const std::s
 
 std::string ToYaml(const Setting& setting) { return std::visit(AsYaml{}, setting.value); }
 
-Result<> ApplyYaml(const std::string& text, const std::string& file, const std::vector<Setting>& settings) {
+Result<> ApplyYaml(const std::string& text,
+                   const std::string& file,
+                   const std::vector<Setting>& settings) {
   std::map<std::string, const Setting*> by_key;
   for (const Setting& setting : settings) {
     by_key.emplace(setting.key, &setting);
@@ -86,7 +91,8 @@ Result<> ApplyYaml(const std::string& text, const std::string& file, const std::
       return {};
     }
     if (!root.IsMap()) {
-      return InvalidArgument("{}: the file must be a map of rooms, as `inferd --print-config` shows it", file);
+      return InvalidArgument(
+          "{}: the file must be a map of rooms, as `inferd --print-config` shows it", file);
     }
     return ApplyNode(root, "", file, by_key);
   } catch (const std::exception& error) {

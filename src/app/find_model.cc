@@ -1,8 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
-#include <optional>
-#include <utility>
-
 #include "app/commands.h"
 #include "app/progress.h"
 #include "app/signals.h"
@@ -10,6 +6,10 @@
 #include "base/log.h"
 #include "store/fetch.h"
 #include "store/resolve.h"
+
+#include <cstdio>
+#include <optional>
+#include <utility>
 
 namespace inferd::app {
 namespace {
@@ -44,7 +44,8 @@ Result<> FetchModel(const std::vector<std::string>& names) {
 
 Result<store::Model> FindModel(const ModelConfig& config) {
   if (config.model.empty()) {
-    return InvalidArgument("no model given; for example: inferd qwen2.5-coder-0.5b, or inferd --model PATH");
+    return InvalidArgument(
+        "no model given; for example: inferd qwen2.5-coder-0.5b, or inferd --model PATH");
   }
   auto path = store::ResolveModel(config.model);
   if (!path.ok() && path.error().code() == Code::kNotFound && !config.offline) {

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-#include <utility>
-
 #include "app/commands.h"
 #include "base/error.h"
 #include "rpc/secret.h"
 
+#include <cstdlib>
+#include <utility>
+
 namespace inferd::app {
 namespace {
 
-std::int32_t Int32(std::int64_t value) { return static_cast<std::int32_t>(value); }  // ranges: settings.cc
+std::int32_t Int32(std::int64_t value) {
+  return static_cast<std::int32_t>(value);
+}  // ranges: settings.cc
 
 }  // namespace
 
@@ -46,7 +48,9 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.threads = Int32(config.worker.threads);
   options.kv_cache_bytes = config.worker.kv_cache_bytes;
   const std::string& kv = config.worker.kv_cache_dtype;
-  options.kv_dtype = kv.starts_with("bf") ? spec::KvDtype::kBf16 : kv == "auto" ? spec::KvDtype::kAuto : spec::KvDtype::kF32;
+  options.kv_dtype = kv.starts_with("bf") ? spec::KvDtype::kBf16
+                     : kv == "auto"       ? spec::KvDtype::kAuto
+                                          : spec::KvDtype::kF32;
   options.max_model_len = config.model.max_model_len;
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);

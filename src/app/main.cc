@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `inferd` binary: reads the command line and runs one command.
-#include <cstdio>
-#include <exception>
-#include <string>
-#include <vector>
-
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/settings.h"
 #include "app/signals.h"
 #include "base/log.h"
 #include "inferd/version.h"
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -37,7 +37,9 @@ Result<> Run(inferd::app::CommandLine line) {
   if (line.command == "plan") {
     return inferd::app::PrintPlan(line.config);
   }
-  inferd::log::Info("app", "inferd {} with this configuration\n{}", inferd::kVersion,
+  inferd::log::Info("app",
+                    "inferd {} with this configuration\n{}",
+                    inferd::kVersion,
                     inferd::app::PrintConfig(inferd::app::Settings(&line.config)));
   return inferd::app::Serve(line.config);
 }
@@ -60,7 +62,8 @@ int Main(const std::vector<std::string>& args) {
     std::fputs(inferd::app::PrintConfig(inferd::app::Settings(&line->config)).c_str(), stdout);
     return 0;
   }
-  inferd::log::Init(ToLevel(line->config.log.level), line->command == "worker" ? "worker" : "leader");
+  inferd::log::Init(ToLevel(line->config.log.level),
+                    line->command == "worker" ? "worker" : "leader");
   if (line->command != "worker") {
     inferd::app::InstallSignalHandlers();
   }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/model_text.h"
 
-#include <chrono>
-#include <optional>
-#include <utility>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "text/chat_template.h"
 #include "text/tokenizer_config.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
 
 namespace inferd::app {
 namespace {
@@ -41,16 +41,19 @@ Result<text::TokenizerConfig> ReadConfig(const store::TokenizerFiles& files) {
   return text::ParseTokenizerConfig(files.tokenizer_config_json);
 }
 
-std::optional<std::string> Literal(const text::Tokenizer& tokenizer, std::optional<std::int32_t> id) {
+std::optional<std::string> Literal(const text::Tokenizer& tokenizer,
+                                   std::optional<std::int32_t> id) {
   if (!id || *id < 0 || *id >= tokenizer.vocab_size()) {
     return std::nullopt;
   }
   return std::string(tokenizer.TokenBytes(*id));
 }
 
-text::SpecialTokens Specials(const text::Tokenizer& tokenizer, const text::TokenizerConfig& config,
+text::SpecialTokens Specials(const text::Tokenizer& tokenizer,
+                             const text::TokenizerConfig& config,
                              const store::TokenizerFiles& files) {
-  text::SpecialTokens specials{config.bos_token, config.eos_token, config.pad_token, config.unk_token};
+  text::SpecialTokens specials{
+      config.bos_token, config.eos_token, config.pad_token, config.unk_token};
   if (files.vocabulary) {
     specials.bos = Literal(tokenizer, files.vocabulary->bos_id);
     specials.eos = Literal(tokenizer, files.vocabulary->eos_id);
@@ -60,8 +63,8 @@ text::SpecialTokens Specials(const text::Tokenizer& tokenizer, const text::Token
   return specials;
 }
 
-/// Null when the model has none. A template that does not compile does not stop completions, so it is only reported,
-/// unless the user gave it.
+/// Null when the model has none. A template that does not compile does not stop completions, so it
+/// is only reported, unless the user gave it.
 Result<std::shared_ptr<const text::ChatTemplate>> MakeTemplate(const store::TokenizerFiles& files,
                                                                const text::TokenizerConfig& config,
                                                                const text::SpecialTokens& specials,
@@ -79,7 +82,9 @@ Result<std::shared_ptr<const text::ChatTemplate>> MakeTemplate(const store::Toke
   }
   auto compiled = text::ChatTemplate::Compile(source, specials);
   if (!compiled.ok() && file.empty()) {
-    log::Warning("app", "the model's chat template cannot be used ({}); chat requests are refused", compiled.error().message());
+    log::Warning("app",
+                 "the model's chat template cannot be used ({}); chat requests are refused",
+                 compiled.error().message());
     return std::shared_ptr<const text::ChatTemplate>();
   }
   if (!compiled.ok()) {
@@ -98,21 +103,28 @@ Result<std::shared_ptr<const text::Tokenizer>> MakeTokenizer(const store::Tokeni
   if (files.vocabulary) {
     return text::Tokenizer::FromVocab(ToVocabulary(*files.vocabulary));
   }
-  return FailedPrecondition("the model has no tokenizer: neither tokenizer.json nor a GGUF vocabulary");
+  return FailedPrecondition(
+      "the model has no tokenizer: neither tokenizer.json nor a GGUF vocabulary");
 }
 
-Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Model& model, const ModelConfig& config) {
+Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Model& model,
+                                                                const ModelConfig& config) {
   auto served = std::make_shared<api::ServedModel>();
   INFERD_ASSIGN(served->tokenizer, MakeTokenizer(model.tokenizer));
   INFERD_ASSIGN(const text::TokenizerConfig text_config, ReadConfig(model.tokenizer));
   const text::SpecialTokens specials = Specials(*served->tokenizer, text_config, model.tokenizer);
-  INFERD_ASSIGN(served->chat_template, MakeTemplate(model.tokenizer, text_config, specials, config.chat_template));
+  INFERD_ASSIGN(served->chat_template,
+                MakeTemplate(model.tokenizer, text_config, specials, config.chat_template));
   served->names = config.served_model_name;
   if (served->names.empty()) {
     served->names.push_back(config.model);
   }
   const store::GenerationDefaults& defaults = model.generation;
-  served->defaults = {defaults.temperature, defaults.top_p, defaults.min_p, defaults.top_k, defaults.repetition_penalty};
+  served->defaults = {defaults.temperature,
+                      defaults.top_p,
+                      defaults.min_p,
+                      defaults.top_k,
+                      defaults.repetition_penalty};
   served->created_s = std::chrono::duration_cast<std::chrono::seconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();

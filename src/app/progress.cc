@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/progress.h"
 
+#include "base/clock.h"
+#include "base/log.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <utility>
-
-#include "base/clock.h"
-#include "base/log.h"
 
 namespace inferd::app {
 namespace {
@@ -34,11 +34,17 @@ std::string ProgressLine(const std::string& what, std::int64_t done, std::int64_
   }
   const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0);
   const auto filled = static_cast<std::size_t>(share * kBarWidth);
-  return fmt::format("{} [{}{}] {:3.0f}%  {} of {}", what, std::string(filled, '#'),
-                     std::string(kBarWidth - filled, ' '), share * 100, Bytes(done), Bytes(total));
+  return fmt::format("{} [{}{}] {:3.0f}%  {} of {}",
+                     what,
+                     std::string(filled, '#'),
+                     std::string(kBarWidth - filled, ' '),
+                     share * 100,
+                     Bytes(done),
+                     Bytes(total));
 }
 
-ProgressBar::ProgressBar(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressBar::ProgressBar(std::string what)
+    : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) {

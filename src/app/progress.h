@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress of something long: a bar that is redrawn on a terminal, a log line now and then otherwise.
+// Progress of something long: a bar that is redrawn on a terminal, a log line now and then
+// otherwise.
 #pragma once
 
 #include <cstdint>

@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the node agent.
-#include <poll.h>
-#include <sys/resource.h>
-
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-
+// `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the
+// node agent.
 #include "api/server.h"
 #include "app/commands.h"
 #include "app/model_text.h"
@@ -23,13 +13,26 @@
 #include "base/log.h"
 #include "leader/node_agent.h"
 
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
 namespace inferd::app {
 namespace {
 
 constexpr int kWatchMs = 500;
 constexpr int kDrainPollMs = 20;
 
-bool IsLoopback(const std::string& host) { return host.starts_with("127.") || host == "::1" || host == "localhost"; }
+bool IsLoopback(const std::string& host) {
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
 
 api::HttpOptions ToHttpOptions(const HttpConfig& config) {
   api::HttpOptions options;
@@ -42,7 +45,8 @@ api::HttpOptions ToHttpOptions(const HttpConfig& config) {
   options.access_log = config.access_log;
   if (IsLoopback(config.host)) {
     options.allowed_hosts = {"localhost", "127.0.0.1", "[::1]", config.host};
-    options.allowed_hosts.insert(options.allowed_hosts.end(), config.allowed_hosts.begin(), config.allowed_hosts.end());
+    options.allowed_hosts.insert(
+        options.allowed_hosts.end(), config.allowed_hosts.begin(), config.allowed_hosts.end());
   } else {
     options.allowed_hosts = config.allowed_hosts;
   }
@@ -67,9 +71,13 @@ void RaiseDescriptorLimit() {
 Result<> RunAgent(const Config& config) {
   leader::NodeAgentOptions options;
   const char* const lws_leader = std::getenv("LWS_LEADER_ADDRESS");
-  options.leader = config.cluster.leader.empty() && lws_leader != nullptr ? std::string(lws_leader) + ":7000" : config.cluster.leader;
+  options.leader = config.cluster.leader.empty() && lws_leader != nullptr
+                       ? std::string(lws_leader) + ":7000"
+                       : config.cluster.leader;
   if (options.leader.empty()) {
-    return InvalidArgument("--node-rank {} needs --leader HOST:PORT, the control port of the leader", config.cluster.node_rank);
+    return InvalidArgument(
+        "--node-rank {} needs --leader HOST:PORT, the control port of the leader",
+        config.cluster.node_rank);
   }
   options.node_rank = static_cast<std::int32_t>(config.cluster.node_rank);
   options.data_address = config.cluster.data_address;
@@ -90,7 +98,8 @@ Result<> RunAgent(const Config& config) {
 }
 
 Result<> Announce(const HttpConfig& http, std::uint16_t port) {
-  const std::string shown = http.host.find(':') == std::string::npos ? http.host : "[" + http.host + "]";
+  const std::string shown =
+      http.host.find(':') == std::string::npos ? http.host : "[" + http.host + "]";
   log::Info("app", "listening on http://{}:{}", shown, port);
   if (!http.port_file.empty()) {
     INFERD_TRY(base::WriteFileAtomic(http.port_file, std::to_string(port) + "\n"));
@@ -100,8 +109,11 @@ Result<> Announce(const HttpConfig& http, std::uint16_t port) {
 
 Result<> WaitUntilReady(leader::Leader* leader) {
   ProgressBar bar("loading");
-  return leader->WaitUntilReady([&bar](const leader::LoadProgress& progress) { bar.Update(progress.bytes_done, progress.bytes_total); },
-                                [] { return StopRequested(); });
+  return leader->WaitUntilReady(
+      [&bar](const leader::LoadProgress& progress) {
+        bar.Update(progress.bytes_done, progress.bytes_total);
+      },
+      [] { return StopRequested(); });
 }
 
 /// Until a signal comes, or the model is lost for good.
@@ -118,11 +130,18 @@ Result<> Watch(const leader::Leader& leader) {
 /// New work is refused, accepted work finishes.
 void Drain(const HttpConfig& http, api::Server* server) {
   server->BeginDrain();
-  log::Info("app", "shutting down: {} requests run; they get {} s", server->open_requests(), http.shutdown_timeout_s);
-  const std::int64_t deadline_ms = base::SteadyClock::Get().NowMs() + http.shutdown_timeout_s * 1000;
+  log::Info("app",
+            "shutting down: {} requests run; they get {} s",
+            server->open_requests(),
+            http.shutdown_timeout_s);
+  const std::int64_t deadline_ms =
+      base::SteadyClock::Get().NowMs() + http.shutdown_timeout_s * 1000;
   while (server->open_requests() > 0) {
     if (base::SteadyClock::Get().NowMs() >= deadline_ms) {
-      log::Warning("app", "{} requests are cut off after {} s", server->open_requests(), http.shutdown_timeout_s);
+      log::Warning("app",
+                   "{} requests are cut off after {} s",
+                   server->open_requests(),
+                   http.shutdown_timeout_s);
       return;
     }
     poll(nullptr, 0, kDrainPollMs);
@@ -151,8 +170,14 @@ Result<> Serve(const Config& config) {
     result = WaitUntilReady(leader.get());
   }
   if (result.ok() && !StopRequested()) {
-    log::Info("app", "ready: {} with tp {} pp {} ep {} dp {}, {} tokens of context", config.model.model, config.parallel.tp,
-              config.parallel.pp, config.parallel.ep, config.parallel.dp, leader->max_model_len());
+    log::Info("app",
+              "ready: {} with tp {} pp {} ep {} dp {}, {} tokens of context",
+              config.model.model,
+              config.parallel.tp,
+              config.parallel.pp,
+              config.parallel.ep,
+              config.parallel.dp,
+              leader->max_model_len());
     result = Watch(*leader);
   }
   if (StopRequested()) {

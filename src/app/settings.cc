@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/settings.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cctype>
-#include <cstdlib>
-
 #include "base/error.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
 
 namespace inferd::app {
 namespace {
@@ -14,85 +14,250 @@ namespace {
 constexpr std::int64_t kInt32 = std::numeric_limits<std::int32_t>::max();
 
 void AddModel(ModelConfig* m, std::vector<Setting>* out) {
-  out->insert(out->end(), {
-      {"model.model", {"--model", "-m"}, "Path of a model, a catalog name or a hub name", &m->model},
-      {"model.served_model_name", {"--served-model-name"}, "Names that clients may use, comma-separated; default: --model as given", &m->served_model_name},
-      {"model.chat_template", {"--chat-template"}, "File with a Jinja chat template in place of the model's own", &m->chat_template},
-      {"model.max_model_len", {"--max-model-len"}, "Longest prompt plus reply in tokens; 0: what model and memory allow", &m->max_model_len, 0, kInt32},
-      {"model.dtype", {"--dtype"}, "Type to compute in; auto follows the files", &m->dtype, 0, 0, {"auto"}},
-      {"model.quantization", {"--quantization", "-q"}, "Quantisation to apply at load; the one in the files is always used as it is", &m->quantization, 0, 0, {""}},
-      {"model.offline", {"--offline"}, "Never download a model", &m->offline},
-  });
+  out->insert(out->end(),
+              {
+                  {"model.model",
+                   {"--model", "-m"},
+                   "Path of a model, a catalog name or a hub name",
+                   &m->model},
+                  {"model.served_model_name",
+                   {"--served-model-name"},
+                   "Names that clients may use, comma-separated; default: --model as given",
+                   &m->served_model_name},
+                  {"model.chat_template",
+                   {"--chat-template"},
+                   "File with a Jinja chat template in place of the model's own",
+                   &m->chat_template},
+                  {"model.max_model_len",
+                   {"--max-model-len"},
+                   "Longest prompt plus reply in tokens; 0: what model and memory allow",
+                   &m->max_model_len,
+                   0,
+                   kInt32},
+                  {"model.dtype",
+                   {"--dtype"},
+                   "Type to compute in; auto follows the files",
+                   &m->dtype,
+                   0,
+                   0,
+                   {"auto"}},
+                  {"model.quantization",
+                   {"--quantization", "-q"},
+                   "Quantisation to apply at load; the one in the files is always used as it is",
+                   &m->quantization,
+                   0,
+                   0,
+                   {""}},
+                  {"model.offline", {"--offline"}, "Never download a model", &m->offline},
+              });
 }
 
 void AddParallel(ParallelConfig* p, std::vector<Setting>* out) {
-  out->insert(out->end(), {
-      {"parallel.tp", {"--tp", "--tensor-parallel-size"}, "Ranks that share every matrix", &p->tp, 1, 1024},
-      {"parallel.pp", {"--pp", "--pipeline-parallel-size"}, "Stages that share the layers", &p->pp, 1, 1024},
-      {"parallel.ep", {"--ep", "--expert-parallel-size"}, "Groups that share the experts of a mixture-of-experts model", &p->ep, 1, 1024},
-      {"parallel.dp", {"--dp", "--data-parallel-size"}, "Replicas in this server", &p->dp, 1, 1024},
-      {"parallel.enable_expert_parallel", {"--enable-expert-parallel"}, "Deal whole experts over the ranks of a --tp group", &p->enable_expert_parallel},
-      {"parallel.pp_partition", {"--pp-partition"}, "Layers of each stage, e.g. 12,20; default: balanced by bytes", &p->pp_partition, 1, 100'000},
-      {"parallel.allow_cross_host_tp", {"--allow-cross-host-tp"}, "Let a --tp group span hosts", &p->allow_cross_host_tp},
-  });
+  out->insert(out->end(),
+              {
+                  {"parallel.tp",
+                   {"--tp", "--tensor-parallel-size"},
+                   "Ranks that share every matrix",
+                   &p->tp,
+                   1,
+                   1024},
+                  {"parallel.pp",
+                   {"--pp", "--pipeline-parallel-size"},
+                   "Stages that share the layers",
+                   &p->pp,
+                   1,
+                   1024},
+                  {"parallel.ep",
+                   {"--ep", "--expert-parallel-size"},
+                   "Groups that share the experts of a mixture-of-experts model",
+                   &p->ep,
+                   1,
+                   1024},
+                  {"parallel.dp",
+                   {"--dp", "--data-parallel-size"},
+                   "Replicas in this server",
+                   &p->dp,
+                   1,
+                   1024},
+                  {"parallel.enable_expert_parallel",
+                   {"--enable-expert-parallel"},
+                   "Deal whole experts over the ranks of a --tp group",
+                   &p->enable_expert_parallel},
+                  {"parallel.pp_partition",
+                   {"--pp-partition"},
+                   "Layers of each stage, e.g. 12,20; default: balanced by bytes",
+                   &p->pp_partition,
+                   1,
+                   100'000},
+                  {"parallel.allow_cross_host_tp",
+                   {"--allow-cross-host-tp"},
+                   "Let a --tp group span hosts",
+                   &p->allow_cross_host_tp},
+              });
 }
 
 void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
-  out->insert(out->end(), {
-      {"worker.device", {"--device"}, "What runs the model", &w->device, 0, 0, {"cpu"}},
-      {"worker.threads", {"--threads"}, "Compute threads of this host, all ranks together; 0: all CPUs", &w->threads, 0, 4096},
-      {"worker.kv_cache_bytes", {"--kv-cache-bytes", "--kv-cache-memory-bytes"}, "Memory for the KV cache of this host; 0: a quarter of what is free, at most 4 GiB", &w->kv_cache_bytes},
-      {"worker.kv_cache_dtype", {"--kv-cache-dtype"}, "Type of the KV cache", &w->kv_cache_dtype, 0, 0, {"auto", "bf16", "bfloat16", "f32", "float32"}},
-      {"worker.gpu_memory_utilization", {"--gpu-memory-utilization"}, "Share of a GPU's memory to use; without effect on CPUs", &w->gpu_memory_utilization, 0, 1},
-  });
+  out->insert(
+      out->end(),
+      {
+          {"worker.device", {"--device"}, "What runs the model", &w->device, 0, 0, {"cpu"}},
+          {"worker.threads",
+           {"--threads"},
+           "Compute threads of this host, all ranks together; 0: all CPUs",
+           &w->threads,
+           0,
+           4096},
+          {"worker.kv_cache_bytes",
+           {"--kv-cache-bytes", "--kv-cache-memory-bytes"},
+           "Memory for the KV cache of this host; 0: a quarter of what is free, at most 4 GiB",
+           &w->kv_cache_bytes},
+          {"worker.kv_cache_dtype",
+           {"--kv-cache-dtype"},
+           "Type of the KV cache",
+           &w->kv_cache_dtype,
+           0,
+           0,
+           {"auto", "bf16", "bfloat16", "f32", "float32"}},
+          {"worker.gpu_memory_utilization",
+           {"--gpu-memory-utilization"},
+           "Share of a GPU's memory to use; without effect on CPUs",
+           &w->gpu_memory_utilization,
+           0,
+           1},
+      });
 }
 
 void AddScheduler(SchedulerConfig* s, std::vector<Setting>* out) {
-  out->insert(out->end(), {
-      {"scheduler.max_num_seqs", {"--max-num-seqs"}, "Sequences that run at once, per replica", &s->max_num_seqs, 1, 65'536},
-      {"scheduler.max_num_batched_tokens", {"--max-num-batched-tokens"}, "Tokens per step", &s->max_num_batched_tokens, 1, 1 << 20},
-      {"scheduler.max_waiting", {"--max-waiting"}, "Sequences that may wait, per replica; beyond: 429", &s->max_waiting, 1, kInt32},
-      {"scheduler.enable_prefix_caching", {"--enable-prefix-caching"}, "Keep the KV of finished prompts for later ones that begin alike", &s->enable_prefix_caching},
-      {"scheduler.step_deadline_ms", {"--step-deadline-ms"}, "A worker that takes longer for a step is replaced", &s->step_deadline_ms, 100, 3'600'000},
-      {"scheduler.queue_deadline_ms", {"--queue-deadline-ms"}, "A request that waits longer is refused; 0: no limit", &s->queue_deadline_ms, 0, kInt32},
-  });
+  out->insert(out->end(),
+              {
+                  {"scheduler.max_num_seqs",
+                   {"--max-num-seqs"},
+                   "Sequences that run at once, per replica",
+                   &s->max_num_seqs,
+                   1,
+                   65'536},
+                  {"scheduler.max_num_batched_tokens",
+                   {"--max-num-batched-tokens"},
+                   "Tokens per step",
+                   &s->max_num_batched_tokens,
+                   1,
+                   1 << 20},
+                  {"scheduler.max_waiting",
+                   {"--max-waiting"},
+                   "Sequences that may wait, per replica; beyond: 429",
+                   &s->max_waiting,
+                   1,
+                   kInt32},
+                  {"scheduler.enable_prefix_caching",
+                   {"--enable-prefix-caching"},
+                   "Keep the KV of finished prompts for later ones that begin alike",
+                   &s->enable_prefix_caching},
+                  {"scheduler.step_deadline_ms",
+                   {"--step-deadline-ms"},
+                   "A worker that takes longer for a step is replaced",
+                   &s->step_deadline_ms,
+                   100,
+                   3'600'000},
+                  {"scheduler.queue_deadline_ms",
+                   {"--queue-deadline-ms"},
+                   "A request that waits longer is refused; 0: no limit",
+                   &s->queue_deadline_ms,
+                   0,
+                   kInt32},
+              });
 }
 
 void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
-  out->insert(out->end(), {
-      {"cluster.nnodes", {"--nnodes"}, "Hosts of this server", &c->nnodes, 1, 1024},
-      {"cluster.node_rank", {"--node-rank"}, "0 on the leader's host, 1, 2, ... on the others", &c->node_rank, 0, 1023},
-      {"cluster.leader", {"--leader"}, "HOST:PORT of the leader's control port", &c->leader},
-      {"cluster.data_address", {"--data-address"}, "This host's address for data between hosts", &c->data_address},
-      {"cluster.secret_file", {"--cluster-secret-file"}, "File with the secret all hosts share; or INFERD_CLUSTER_SECRET", &c->secret_file},
-      {"cluster.nodes_deadline_ms", {"--nodes-deadline-ms"}, "How long to wait for the other hosts", &c->nodes_deadline_ms, 1000, 86'400'000},
-  });
+  out->insert(
+      out->end(),
+      {
+          {"cluster.nnodes", {"--nnodes"}, "Hosts of this server", &c->nnodes, 1, 1024},
+          {"cluster.node_rank",
+           {"--node-rank"},
+           "0 on the leader's host, 1, 2, ... on the others",
+           &c->node_rank,
+           0,
+           1023},
+          {"cluster.leader", {"--leader"}, "HOST:PORT of the leader's control port", &c->leader},
+          {"cluster.data_address",
+           {"--data-address"},
+           "This host's address for data between hosts",
+           &c->data_address},
+          {"cluster.secret_file",
+           {"--cluster-secret-file"},
+           "File with the secret all hosts share; or INFERD_CLUSTER_SECRET",
+           &c->secret_file},
+          {"cluster.nodes_deadline_ms",
+           {"--nodes-deadline-ms"},
+           "How long to wait for the other hosts",
+           &c->nodes_deadline_ms,
+           1000,
+           86'400'000},
+      });
 }
 
 void AddHttp(HttpConfig* h, LogConfig* log, std::vector<Setting>* out) {
-  out->insert(out->end(), {
-      {"http.host", {"--host"}, "Address to listen on", &h->host},
-      {"http.port", {"--port"}, "Port of the HTTP API; 0: any free one", &h->port, 0, 65'535},
-      {"http.port_file", {"--port-file"}, "File that the port is written to once it is open", &h->port_file},
-      {"http.io_threads", {"--io-threads"}, "Threads for connections", &h->io_threads, 1, 64},
-      {"http.request_threads", {"--request-threads"}, "Threads that parse and tokenise", &h->request_threads, 1, 64},
-      {"http.max_connections", {"--max-connections"}, "Open connections per I/O thread", &h->max_connections, 1, 1'000'000},
-      {"http.max_body_bytes", {"--max-body-bytes"}, "Largest request body", &h->max_body_bytes, 1024, 1 << 30},
-      {"http.allowed_hosts", {"--allowed-hosts"}, "Host names answered besides localhost when bound to loopback, comma-separated; * for any", &h->allowed_hosts},
-      {"http.access_log", {"--access-log"}, "Log one line per request", &h->access_log},
-      {"http.shutdown_timeout_s", {"--shutdown-timeout"}, "Seconds that running requests get after SIGTERM", &h->shutdown_timeout_s, 0, 86'400},
-      {"log.level", {"--log-level"}, "Smallest level that is logged", &log->level, 0, 0, {"debug", "info", "warning", "error"}},
-  });
+  out->insert(
+      out->end(),
+      {
+          {"http.host", {"--host"}, "Address to listen on", &h->host},
+          {"http.port", {"--port"}, "Port of the HTTP API; 0: any free one", &h->port, 0, 65'535},
+          {"http.port_file",
+           {"--port-file"},
+           "File that the port is written to once it is open",
+           &h->port_file},
+          {"http.io_threads", {"--io-threads"}, "Threads for connections", &h->io_threads, 1, 64},
+          {"http.request_threads",
+           {"--request-threads"},
+           "Threads that parse and tokenise",
+           &h->request_threads,
+           1,
+           64},
+          {"http.max_connections",
+           {"--max-connections"},
+           "Open connections per I/O thread",
+           &h->max_connections,
+           1,
+           1'000'000},
+          {"http.max_body_bytes",
+           {"--max-body-bytes"},
+           "Largest request body",
+           &h->max_body_bytes,
+           1024,
+           1 << 30},
+          {"http.allowed_hosts",
+           {"--allowed-hosts"},
+           "Host names answered besides localhost when bound to loopback, comma-separated; * for "
+           "any",
+           &h->allowed_hosts},
+          {"http.access_log", {"--access-log"}, "Log one line per request", &h->access_log},
+          {"http.shutdown_timeout_s",
+           {"--shutdown-timeout"},
+           "Seconds that running requests get after SIGTERM",
+           &h->shutdown_timeout_s,
+           0,
+           86'400},
+          {"log.level",
+           {"--log-level"},
+           "Smallest level that is logged",
+           &log->level,
+           0,
+           0,
+           {"debug", "info", "warning", "error"}},
+      });
 }
 
-Result<std::int64_t> ParseInt(const Setting& setting, std::string_view source, std::string_view text) {
+Result<std::int64_t> ParseInt(const Setting& setting,
+                              std::string_view source,
+                              std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
     return InvalidArgument("{} must be an integer, not '{}'", source, text);
   }
   if (value < setting.min || value > setting.max) {
-    return InvalidArgument("{} is {}; it must be from {} to {}", source, value, setting.min, setting.max);
+    return InvalidArgument(
+        "{} is {}; it must be from {} to {}", source, value, setting.min, setting.max);
   }
   return value;
 }
@@ -133,8 +298,10 @@ struct FromText {
   Result<> operator()(double* value) const {
     char* end = nullptr;
     const double number = std::strtod(text.c_str(), &end);
-    if (text.empty() || *end != '\0' || !(number > 0 && number <= static_cast<double>(setting.max))) {
-      return InvalidArgument("{} is '{}'; it must be a number above 0 and at most {}", source, text, setting.max);
+    if (text.empty() || *end != '\0' ||
+        !(number > 0 && number <= static_cast<double>(setting.max))) {
+      return InvalidArgument(
+          "{} is '{}'; it must be a number above 0 and at most {}", source, text, setting.max);
     }
     *value = number;
     return {};
@@ -225,7 +392,8 @@ std::string Nearest(std::string_view asked, const std::vector<std::string>& name
 Result<> ApplyEnvironment(const std::vector<Setting>& settings) {
   for (const Setting& setting : settings) {
     for (const Foreign& foreign : kForeign) {
-      const char* const text = setting.key == foreign.key ? std::getenv(foreign.environment) : nullptr;
+      const char* const text =
+          setting.key == foreign.key ? std::getenv(foreign.environment) : nullptr;
       if (text != nullptr && *text != '\0') {
         INFERD_TRY(SetFromText(setting, foreign.environment, text));
       }

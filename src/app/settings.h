@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of settings: key in the file, flags, environment variable, help, and where the value lives in a Config. All
-// four sources go through it, so they know the same names and check the same ranges.
+// The table of settings: key in the file, flags, environment variable, help, and where the value
+// lives in a Config. All four sources go through it, so they know the same names and check the same
+// ranges.
 #pragma once
+
+#include "inferd/config.h"
+#include "inferd/result.h"
 
 #include <cstdint>
 #include <limits>
@@ -10,12 +14,13 @@
 #include <variant>
 #include <vector>
 
-#include "inferd/config.h"
-#include "inferd/result.h"
-
 namespace inferd::app {
 
-using SettingValue = std::variant<std::string*, std::int64_t*, double*, bool*, std::vector<std::string>*,
+using SettingValue = std::variant<std::string*,
+                                  std::int64_t*,
+                                  double*,
+                                  bool*,
+                                  std::vector<std::string>*,
                                   std::vector<std::int64_t>*>;
 
 struct Setting {
@@ -31,8 +36,8 @@ struct Setting {
 /// All settings, bound to `config`, which must outlive the table.
 std::vector<Setting> Settings(Config* config);
 
-/// Sets from text, as flags and the environment give it. Lists are comma-separated. `source` names where the text came
-/// from ("--tp", "INFERD_TP").
+/// Sets from text, as flags and the environment give it. Lists are comma-separated. `source` names
+/// where the text came from ("--tp", "INFERD_TP").
 Result<> SetFromText(const Setting& setting, std::string_view source, const std::string& text);
 /// The value as YAML.
 std::string ToYaml(const Setting& setting);
@@ -45,7 +50,9 @@ std::string Nearest(std::string_view asked, const std::vector<std::string>& name
 /// Sets what the environment has: INFERD_*, and LWS_* as defaults below it.
 Result<> ApplyEnvironment(const std::vector<Setting>& settings);
 /// Sets what the YAML text has; unknown keys are errors with the nearest match.
-Result<> ApplyYaml(const std::string& text, const std::string& file, const std::vector<Setting>& settings);
+Result<> ApplyYaml(const std::string& text,
+                   const std::string& file,
+                   const std::vector<Setting>& settings);
 /// The whole configuration as the file that would give it.
 std::string PrintConfig(const std::vector<Setting>& settings);
 

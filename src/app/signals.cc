@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/signals.h"
 
+#include "base/check.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -8,8 +10,6 @@
 
 #include <atomic>
 #include <cstdint>
-
-#include "base/check.h"
 
 namespace inferd::app {
 namespace {

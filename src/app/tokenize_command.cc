@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd tokenize MODEL TEXT`.
-#include <cstdio>
-#include <iostream>
-#include <iterator>
-
 #include "app/commands.h"
 #include "app/model_text.h"
 #include "base/error.h"
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
 
 namespace inferd::app {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd worker`: started by the leader, not by people.
+#include "app/commands.h"
+#include "base/error.h"
+#include "worker/worker.h"
+
 #include <signal.h>
 
 #include <charconv>
 #include <cstdlib>
-
-#include "app/commands.h"
-#include "base/error.h"
-#include "worker/worker.h"
 
 namespace inferd::app {
 namespace {
@@ -28,7 +28,8 @@ Result<> Worker(const std::vector<std::string>& args) {
   signal(SIGINT, SIG_IGN);
   worker::WorkerOptions options;
   if (args.size() % 2 != 0) {
-    return InvalidArgument("inferd worker: flags come in pairs; this command is for the leader's use");
+    return InvalidArgument(
+        "inferd worker: flags come in pairs; this command is for the leader's use");
   }
   for (std::size_t i = 0; i < args.size(); i += 2) {
     const std::string& flag = args[i];
@@ -42,14 +43,16 @@ Result<> Worker(const std::vector<std::string>& args) {
     } else if (flag == "--data-address") {
       options.data_address = value;
     } else {
-      return InvalidArgument("inferd worker: unknown flag {}; this command is for the leader's use", flag);
+      return InvalidArgument("inferd worker: unknown flag {}; this command is for the leader's use",
+                             flag);
     }
   }
   if (const char* const secret = std::getenv("INFERD_CLUSTER_SECRET")) {
     options.secret = secret;
   }
   if (options.leader.empty()) {
-    return InvalidArgument("inferd worker: --leader is missing; this command is for the leader's use");
+    return InvalidArgument(
+        "inferd worker: --leader is missing; this command is for the leader's use");
   }
   return worker::RunWorker(options);
 }

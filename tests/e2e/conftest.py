@@ -28,6 +28,8 @@ class Server:
     def __init__(self, binary, model, folder, *flags):
         self.port_file = folder / "port"
         self.log_path = folder / "log"
+        if "--threads" not in flags:
+            flags += ("--threads", "1")  # the toy needs no more, and a loaded machine does not like spinning threads
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("INFERD_", "LWS_"))}
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(

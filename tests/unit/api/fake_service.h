@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// FakeInferenceService: recites scripts from an engine thread of its own, one token per running
+// choice and step. And a byte-level tokenizer with which the scripts are written.
+#pragma once
+
+#include "api/served_model.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "leader/inference_service.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace inferd::api {
+
+// Ids 0..255 are bytes; then the specials.
+constexpr std::int32_t kBos = 256, kEos = 257, kUser = 258, kWord = 260;
+constexpr std::int32_t kVocab = 261;
+
+/// GPT-2's spelling of a byte as a printable character.
+inline std::string SpellByte(int byte) {
+  static const std::vector<int> kCodes = [] {
+    std::vector<int> codes(256);
+    int next = 256;
+    for (int b = 0; b < 256; ++b) {
+      const bool plain = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+      codes[static_cast<std::size_t>(b)] = plain ? b : next++;
+    }
+    return codes;
+  }();
+  const int code = kCodes[static_cast<std::size_t>(byte)];
+  if (code < 0x80) {
+    return {static_cast<char>(code)};
+  }
+  return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
+inline std::shared_ptr<const text::Tokenizer> ByteTokenizer() {
+  static const auto kTokenizer = [] {
+    text::Vocabulary vocabulary;
+    vocabulary.model = "gpt2";
+    vocabulary.pre = "gpt-2";
+    for (int byte = 0; byte < 256; ++byte) {
+      vocabulary.tokens.push_back(SpellByte(byte));
+      vocabulary.types.push_back(static_cast<std::int32_t>(text::TokenType::kNormal));
+    }
+    for (const char* special : {"<s>", "</s>", "<|user|>", "<|assistant|>"}) {
+      vocabulary.tokens.emplace_back(special);
+      vocabulary.types.push_back(static_cast<std::int32_t>(text::TokenType::kControl));
+    }
+    vocabulary.tokens.emplace_back("wo");  // one token with two letters
+    vocabulary.types.push_back(static_cast<std::int32_t>(text::TokenType::kNormal));
+    vocabulary.merges = {"w o"};
+    vocabulary.bos_id = kBos;
+    vocabulary.eos_id = kEos;
+    vocabulary.add_bos = true;
+    auto made = text::Tokenizer::FromVocab(vocabulary);
+    INFERD_CHECK_MSG(made.ok(), made.ok() ? "" : made.error().message());
+    return *std::move(made);
+  }();
+  return kTokenizer;
+}
+
+inline std::shared_ptr<const ServedModel> TestModel() {
+  auto model = std::make_shared<ServedModel>();
+  model->names = {"test-model", "alias"};
+  model->tokenizer = ByteTokenizer();
+  auto compiled = text::ChatTemplate::Compile(
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' and m.content == 'raise' %}"
+      "{{ raise_exception('no raising here') }}{% endif %}<|user|>{{ m.role }}:{{ m.content }}{% "
+      "endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{{ greeting }}{% endif %}",
+      {.bos = "<s>", .eos = "</s>", .pad = std::nullopt, .unk = std::nullopt});
+  INFERD_CHECK_MSG(compiled.ok(), compiled.ok() ? "" : compiled.error().message());
+  model->chat_template = *std::move(compiled);
+  model->created_s = 1'700'000'000;
+  model->vocab_size = kVocab;
+  return model;
+}
+
+/// Bytes of a text as token ids.
+inline std::vector<std::int32_t> Bytes(std::string_view text) {
+  std::vector<std::int32_t> ids;
+  for (const char c : text) {
+    ids.push_back(static_cast<unsigned char>(c));
+  }
+  return ids;
+}
+
+inline std::vector<std::int32_t> WithEos(std::vector<std::int32_t> ids) {
+  ids.push_back(kEos);
+  return ids;
+}
+
+class FakeInferenceService final : public leader::InferenceService {
+ public:
+  FakeInferenceService() : thread_([this] { Loop(); }) {}
+  ~FakeInferenceService() override { Stop(); }
+
+  void Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+  /// What every choice says from now on (choice k of a request: scripts[k % size]). Ends by kEos or
+  /// max_tokens; a script that runs out is repeated.
+  void SetScripts(std::vector<std::vector<std::int32_t>> scripts) {
+    const std::lock_guard lock(mutex_);
+    scripts_ = std::move(scripts);
+  }
+  /// No tokens while paused.
+  void Pause(bool paused) {
+    {
+      const std::lock_guard lock(mutex_);
+      paused_ = paused;
+    }
+    changed_.notify_all();
+  }
+  void SetPhase(leader::Phase phase) { phase_.store(phase); }
+  void FailNextSubmit(Error error) {
+    const std::lock_guard lock(mutex_);
+    submit_error_ = std::move(error);
+  }
+  /// After this many tokens of a choice it ends with the error.
+  void FailAfter(int tokens, Error error) {
+    const std::lock_guard lock(mutex_);
+    fail_after_ = tokens;
+    fail_error_ = std::move(error);
+  }
+
+  /// Waits until `count` choices run (queued or running); false after 10 s.
+  bool WaitRunning(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(
+        lock, std::chrono::seconds(10), [&] { return running_.size() == count; });
+  }
+  std::size_t cancels() const {
+    const std::lock_guard lock(mutex_);
+    return cancels_;
+  }
+  std::uint64_t tokens() const { return tokens_.load(); }
+  std::optional<leader::GenerateRequest> last() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+  Result<> Submit(leader::GenerateRequest request) override {
+    const std::lock_guard lock(mutex_);
+    if (submit_error_) {
+      Error error = *std::exchange(submit_error_, std::nullopt);
+      return error;
+    }
+    last_ = request;
+    for (std::int32_t choice = 0; choice < request.n; ++choice) {
+      running_.push_back({request, choice, 0});
+    }
+    changed_.notify_all();
+    return {};
+  }
+
+  void Cancel(leader::StreamId stream, std::int32_t choice) override {
+    const std::lock_guard lock(mutex_);
+    ++cancels_;
+    std::erase_if(running_, [&](const Running& r) {
+      return r.request.stream == stream && (choice < 0 || r.choice == choice);
+    });
+    changed_.notify_all();
+  }
+
+  leader::Phase phase() const override { return phase_.load(); }
+  leader::LoadProgress load_progress() const override { return {1, 2}; }
+  std::vector<leader::ReplicaStats> stats() const override {
+    const std::lock_guard lock(mutex_);
+    leader::ReplicaStats stats;
+    stats.phase = phase_.load();
+    stats.running = static_cast<std::int64_t>(running_.size());
+    stats.kv_pages_total = 8;
+    stats.kv_pages_used = 2;
+    stats.generated_tokens = tokens_.load();
+    return {stats, stats};
+  }
+  const spec::ModelSpec& model() const override { return spec_; }
+  std::int64_t max_model_len() const override { return 1000; }
+
+ private:
+  struct Running {
+    leader::GenerateRequest request;
+    std::int32_t choice;
+    std::int32_t position;
+  };
+
+  leader::OutputEvent Next(Running* r) {
+    leader::OutputEvent event;
+    event.stream = r->request.stream;
+    event.choice = r->choice;
+    if (r->position == 0) {
+      event.cached_tokens = 1;
+      if (r->request.sampling.prompt_logprobs >= 0) {
+        for (std::size_t i = 1; i < r->request.prompt.size(); ++i) {
+          event.prompt_logprobs.push_back(
+              Sampled(r->request.prompt[i], r->request.sampling.prompt_logprobs));
+        }
+      }
+    }
+    if (fail_after_ == r->position) {
+      event.finish = leader::FinishReason::kError;
+      event.error = fail_error_;
+      return event;
+    }
+    if (r->request.max_tokens == 0) {
+      event.finish = leader::FinishReason::kLength;
+      return event;
+    }
+    const auto& script = scripts_[static_cast<std::size_t>(r->choice) % scripts_.size()];
+    const std::int32_t token = script[static_cast<std::size_t>(r->position) % script.size()];
+    event.token = Sampled(token, r->request.sampling.logprobs);
+    ++r->position;
+    tokens_.fetch_add(1);
+    const auto& stops = r->request.stop_token_ids;
+    if ((token == kEos && !r->request.ignore_eos) ||
+        std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      event.finish = leader::FinishReason::kStop;
+      event.stop_token = token;
+    } else if (r->position == r->request.max_tokens) {
+      event.finish = leader::FinishReason::kLength;
+    }
+    return event;
+  }
+
+  static spec::SampledToken Sampled(std::int32_t token, std::int32_t logprobs) {
+    spec::SampledToken sampled;
+    sampled.token = token;
+    if (logprobs >= 0) {
+      sampled.logprob = -0.5F;
+      sampled.rank = 1;
+      const float impossible = -std::numeric_limits<float>::infinity();
+      for (std::int32_t i = 0; i < logprobs; ++i) {
+        sampled.top.push_back({i == 0 ? token : 'A' + i, i == 0 ? -0.5F : impossible});
+      }
+    }
+    return sampled;
+  }
+
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      if (running_.empty() || paused_) {
+        changed_.wait(lock);
+        continue;
+      }
+      std::vector<std::pair<leader::EventSink*, leader::OutputEvent>> events;
+      for (Running& r : running_) {
+        events.emplace_back(r.request.sink, Next(&r));
+      }
+      std::size_t i = 0;
+      std::erase_if(running_, [&](const Running&) {
+        return events[i++].second.finish != leader::FinishReason::kNone;
+      });
+      changed_.notify_all();
+      lock.unlock();
+      for (auto& [sink, event] : events) {
+        sink->Publish({&event, 1});
+      }
+      std::this_thread::yield();
+      lock.lock();
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Running> running_;
+  std::vector<std::vector<std::int32_t>> scripts_{WithEos(Bytes("Hello"))};
+  std::optional<Error> submit_error_;
+  std::optional<Error> fail_error_;
+  std::optional<leader::GenerateRequest> last_;
+  int fail_after_ = -1;
+  std::size_t cancels_ = 0;
+  bool paused_ = false;
+  bool stop_ = false;
+  std::atomic<std::uint64_t> tokens_{0};
+  std::atomic<leader::Phase> phase_{leader::Phase::kReady};
+  spec::ModelSpec spec_;
+  std::thread thread_;  // last: it uses the rest
+};
+
+}  // namespace inferd::api

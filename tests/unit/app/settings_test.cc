@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings, file, environment and command line together.
+#include "app/settings.h"
+
+#include "app/command_line.h"
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <string>
+
+namespace inferd::app {
+namespace {
+
+/// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+std::string WriteFile(const std::string& name, const std::string& text) {
+  std::string path = testing::TempDir() + name;
+  EXPECT_TRUE(base::WriteFileAtomic(path, text).ok());
+  return path;
+}
+
+TEST(Settings, NamesAreUnique) {
+  Config config;
+  std::set<std::string> names;
+  for (const Setting& setting : Settings(&config)) {
+    EXPECT_TRUE(names.insert(setting.key).second) << setting.key;
+    EXPECT_TRUE(names.insert(EnvironmentName(setting)).second) << setting.key;
+    EXPECT_TRUE(setting.flags.front().starts_with("--"));
+    for (const auto& flag : setting.flags) {
+      EXPECT_TRUE(names.insert(flag).second) << flag;
+    }
+  }
+}
+
+TEST(Settings, TheShippedFileShowsTheDefaults) {
+  Config config;
+  auto shipped = base::ReadFile(std::string(INFERD_CONFIGS) + "/inferd.yaml", 1 << 20);
+  ASSERT_TRUE(shipped.ok()) << shipped.error().message();
+  const std::string body = shipped->substr(shipped->find("model:\n"));
+  EXPECT_EQ(body, PrintConfig(Settings(&config))) << "regenerate it: inferd --print-config";
+}
+
+TEST(Settings, PrintedConfigReadsBackTheSame) {
+  Config config;
+  config.model.model = "a \"quoted\": name";
+  config.model.served_model_name = {"a", "b"};
+  config.parallel.tp = 4;
+  config.parallel.pp_partition = {12, 20};
+  config.http.access_log = false;
+  const std::string printed = PrintConfig(Settings(&config));
+  Config read;
+  const auto applied = ApplyYaml(printed, "f", Settings(&read));
+  ASSERT_TRUE(applied.ok()) << applied.error().message();
+  EXPECT_EQ(PrintConfig(Settings(&read)), printed);
+  EXPECT_EQ(read.model.model, config.model.model);
+  EXPECT_EQ(read.parallel.pp_partition, config.parallel.pp_partition);
+}
+
+struct BadYaml {
+  const char* text;
+  const char* says;
+};
+class YamlRefused : public testing::TestWithParam<BadYaml> {};
+
+TEST_P(YamlRefused, WithFileAndKey) {
+  Config config;
+  const auto applied = ApplyYaml(GetParam().text, "f.yaml", Settings(&config));
+  ASSERT_FALSE(applied.ok()) << GetParam().text;
+  EXPECT_NE(applied.error().message().find("f.yaml"), std::string::npos);
+  EXPECT_NE(applied.error().message().find(GetParam().says), std::string::npos)
+      << applied.error().message();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table,
+    YamlRefused,
+    testing::Values(BadYaml{"parallel: {tpx: 2}", "did you mean 'parallel.tp'"},
+                    BadYaml{"tp: 2", "unknown key 'tp'"},
+                    BadYaml{"parallel: {tp: x}", "parallel.tp must be an integer, not 'x'"},
+                    BadYaml{"parallel: {tp: 0}", "must be from 1 to 1024"},
+                    BadYaml{"http: {access_log: maybe}", "true or false"},
+                    BadYaml{"worker: {device: tpu}", "this build knows cpu"},
+                    BadYaml{"[1, 2]", "must be a map"},
+                    BadYaml{"a: [", "f.yaml"},
+                    BadYaml{"parallel: {tp: {a: 1}}", "not a map"}));
+
+TEST(CommandLine, OrderIsDefaultFileEnvironmentFlag) {
+  const std::string file = WriteFile("order.yaml", "parallel: {tp: 2, pp: 2, dp: 2}\n");
+  const Variable pp("INFERD_PP", "3");
+  const Variable dp("INFERD_DP", "3");
+  auto line = ParseCommandLine({"model-x", "--config", file, "--dp", "4"});
+  ASSERT_TRUE(line.ok()) << line.error().message();
+  EXPECT_EQ(line->command, "serve");
+  EXPECT_EQ(line->config.model.model, "model-x");
+  EXPECT_EQ(line->config.parallel.ep, 1);
+  EXPECT_EQ(line->config.parallel.tp, 2);
+  EXPECT_EQ(line->config.parallel.pp, 3);
+  EXPECT_EQ(line->config.parallel.dp, 4);
+}
+
+TEST(CommandLine, KnowsOtherServersSpellings) {
+  auto line = ParseCommandLine({"serve",
+                                "--model=m",
+                                "-tp",
+                                "2",
+                                "--pipeline-parallel-size",
+                                "3",
+                                "--max_model_len=512",
+                                "--no-enable-prefix-caching",
+                                "--served-model-name",
+                                "a,b",
+                                "--scheduler.max_num_seqs=9",
+                                "--disable-access-log-for-endpoints",
+                                "/health,/metrics",
+                                "--pp-partition",
+                                "1,2,3"});
+  ASSERT_TRUE(line.ok()) << line.error().message();
+  EXPECT_EQ(line->config.model.model, "m");
+  EXPECT_EQ(line->config.parallel.tp, 2);
+  EXPECT_EQ(line->config.parallel.pp, 3);
+  EXPECT_EQ(line->config.model.max_model_len, 512);
+  EXPECT_FALSE(line->config.scheduler.enable_prefix_caching);
+  EXPECT_EQ(line->config.model.served_model_name, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(line->config.scheduler.max_num_seqs, 9);
+  EXPECT_EQ(line->config.parallel.pp_partition, (std::vector<std::int64_t>{1, 2, 3}));
+}
+
+TEST(CommandLine, RefusesWhatItDoesNotKnow) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> table{
+      {{"--tensor-paralel-size", "2"}, "did you mean --tensor-parallel-size?"},
+      {{"--zzzzzzzz"}, "unknown flag --zzzzzzzz"},
+      {{"--tp"}, "--tp"},
+      {{"--tp", "0"}, "must be from 1 to 1024"},
+      {{"--port", "65536"}, "must be from 0 to 65535"},
+      {{"a", "b"}, "one word too many"},
+      {{"--device", "cuda"}, "this build knows cpu"},
+      {{"--config", "/nonexistent.yaml"}, "/nonexistent.yaml"}};
+  for (const auto& [args, says] : table) {
+    const auto line = ParseCommandLine(args);
+    ASSERT_FALSE(line.ok()) << says;
+    EXPECT_NE(line.error().message().find(says), std::string::npos) << line.error().message();
+  }
+  const Variable bad("INFERD_TP", "many");
+  const auto line = ParseCommandLine({"m"});
+  ASSERT_FALSE(line.ok());
+  EXPECT_NE(line.error().message().find("INFERD_TP"), std::string::npos);
+}
+
+TEST(CommandLine, Subcommands) {
+  EXPECT_EQ(ParseCommandLine({"plan", "m", "--tp", "2"})->command, "plan");
+  EXPECT_EQ(ParseCommandLine({"plan", "m", "--tp", "2"})->config.model.model, "m");
+  const auto tokenize = ParseCommandLine({"tokenize", "m", "some", "text"});
+  EXPECT_EQ(tokenize->config.model.model, "m");
+  EXPECT_EQ(tokenize->positional, (std::vector<std::string>{"some", "text"}));
+  EXPECT_EQ(ParseCommandLine({"fetch", "m"})->positional, std::vector<std::string>{"m"});
+  const auto worker = ParseCommandLine({"worker", "--leader", "unix:/x_y", "--worker-id", "3"});
+  EXPECT_EQ(worker->command, "worker");
+  EXPECT_EQ(worker->positional,
+            (std::vector<std::string>{"--leader", "unix:/x_y", "--worker-id", "3"}));
+  EXPECT_TRUE(ParseCommandLine({"--version"})->version);
+  EXPECT_TRUE(ParseCommandLine({"help"})->help);
+}
+
+TEST(CommandLine, LeaderWorkerSetGivesRankAndSize) {
+  const Variable size("LWS_GROUP_SIZE", "4");
+  const Variable index("LWS_WORKER_INDEX", "2");
+  EXPECT_EQ(ParseCommandLine({"m"})->config.cluster.nnodes, 4);
+  EXPECT_EQ(ParseCommandLine({"m"})->config.cluster.node_rank, 2);
+  EXPECT_EQ(ParseCommandLine({"m", "--node-rank", "0"})->config.cluster.node_rank, 0);
+}
+
+TEST(CommandLine, HelpShowsEveryFlag) {
+  const std::string help = HelpText("serve");
+  Config config;
+  for (const Setting& setting : Settings(&config)) {
+    EXPECT_NE(help.find(setting.flags.front()), std::string::npos) << setting.key;
+    EXPECT_NE(help.find(setting.help), std::string::npos) << setting.key;
+  }
+  for (const char* command : {"serve", "plan", "fetch", "tokenize", "version"}) {
+    EXPECT_NE(HelpText(command).find("Usage: inferd"), std::string::npos) << command;
+  }
+}
+
+TEST(Nearest, FindsTyposOnly) {
+  EXPECT_EQ(Nearest("--prot", {"--port", "--host"}), "--port");
+  EXPECT_EQ(Nearest("--xyzzyxyzzy", {"--port", "--host"}), "");
+}
+
+}  // namespace
+}  // namespace inferd::app
