@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 namespace inferd::model {
 namespace {
@@ -41,6 +42,7 @@ Shard::Shard(const spec::ModelSpec& model,
              const ShardOptions& options)
     : model_(model),
       plan_(plan),
+      hidden_rows_(spec::HiddenRows(model, plan)),
       options_(options),
       device_(device),
       weights_(std::move(weights)) {}
@@ -56,6 +58,10 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
         options.max_batched_tokens,
         options.max_num_seqs,
         options.max_model_len);
+  }
+  if (spec::HiddenRows(model, plan).size() == 0) {
+    return InvalidArgument(
+        "--tp {} is more than the {} values of a hidden state", plan.tp, model.hidden_size);
   }
   std::unique_ptr<Shard> shard(new Shard(model, plan, std::move(weights), device, options));
   INFERD_ASSIGN(shard->rope_, RopeTables::Make(model, options.max_model_len));
@@ -77,6 +83,7 @@ Result<> Shard::AllocateArena() {
     Carver carver(base);
     x_ = carver.Take(tokens, hidden);
     y_ = carver.Take(tokens, hidden);
+    part_ = plan_.tp > 1 ? carver.Take(tokens, hidden_rows_.size()) : nullptr;
     qkv_ =
         carver.Take(tokens, (plan_.q_heads.size() + 2 * plan_.kv_heads.size()) * model_.head_dim);
     attn_ = carver.Take(tokens, plan_.q_heads.size() * model_.head_dim);
@@ -87,13 +94,19 @@ Result<> Shard::AllocateArena() {
     router_ = moe ? carver.Take(tokens, model_.moe.num_experts) : nullptr;
     head_in_ = plan_.has_head ? carver.Take(max_logit_rows_, hidden) : nullptr;
     logits_ = plan_.has_head ? carver.Take(max_logit_rows_, plan_.vocab.size()) : nullptr;
-    gathered_ = gathers ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
     full_logits_ =
         gathers && plan_.is_sampler() ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
     return carver.bytes();
   };
   INFERD_ASSIGN(arena_, Buffer::Allocate(carve(nullptr), "activations"));
   carve(arena_.floats());
+  if (plan_.tp > 1) {
+    const std::int64_t widest_in =
+        std::max({model_.num_heads * model_.head_dim, model_.intermediate_size, hidden});
+    const std::int64_t logits = plan_.has_head ? max_logit_rows_ * model_.vocab_size : 0;
+    const std::int64_t floats = std::max(tokens * widest_in, logits);
+    INFERD_ASSIGN(gather_, TpGather::Make(static_cast<std::size_t>(floats) * sizeof(float)));
+  }
   if (moe) {
     const auto slots = static_cast<std::size_t>(tokens * model_.moe.top_k);
     expert_.resize(slots);
@@ -130,7 +143,8 @@ void Shard::AssignActivations() {
   for (const LayerWeights& w : weights_.layers) {
     LayerActivations act;
     act.attn_in = ActivationsFor(hidden, {w.q.get(), w.k.get(), w.v.get()});
-    act.attn_out = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()});
+    act.attn_part = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()});
+    act.attn_out = ActivationsFor(model_.num_heads * model_.head_dim, {w.o.get()});
     act.ffn_in = ActivationsFor(hidden,
                                 {w.gate.get(),
                                  w.up.get(),
@@ -138,7 +152,8 @@ void Shard::AssignActivations() {
                                  w.shared_gate.get(),
                                  w.shared_up.get(),
                                  w.shared_expert_gate.get()});
-    act.ffn_mid = ActivationsFor(plan_.ffn.size(), {w.down.get()});
+    act.ffn_part = ActivationsFor(plan_.ffn.size(), {w.down.get()});
+    act.ffn_mid = ActivationsFor(model_.intermediate_size, {w.down.get()});
     act.shared_mid = ActivationsFor(plan_.shared_ffn.size(), {w.shared_down.get()});
     layer_act_.push_back(act);
   }
@@ -160,23 +175,39 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
                               ep != nullptr ? ep->size() : 1);
   }
   // What the peers hold: indices far below 2^24 travel exactly as floats.
-  constexpr std::size_t kFields = 4;
-  const std::array<float, kFields> mine = {static_cast<float>(plan_.vocab.begin),
-                                           static_cast<float>(plan_.vocab.end),
-                                           static_cast<float>(plan_.experts.begin),
-                                           static_cast<float>(plan_.experts.end)};
+  const std::array mine = {static_cast<float>(plan_.vocab.size()),
+                           static_cast<float>(plan_.q_heads.size() * model_.head_dim),
+                           static_cast<float>(plan_.ffn.size()),
+                           static_cast<float>(hidden_rows_.size()),
+                           static_cast<float>(plan_.experts.begin),
+                           static_cast<float>(plan_.experts.end)};
+  constexpr std::size_t kFields = mine.size();
   std::vector<float> all(mine.begin(), mine.end());
   if (tp_ != nullptr) {
     all.resize(kFields * static_cast<std::size_t>(plan_.tp));
     const std::vector<std::size_t> counts(static_cast<std::size_t>(plan_.tp), kFields);
     INFERD_TRY(tp_->AllGather(mine, all, counts));
+    gather_->Join(tp_);
   }
-  vocab_of_.clear();
+  columns_ = {};
   spec::Range group_experts = plan_.experts;
   for (std::size_t i = 0; i < all.size(); i += kFields) {
-    vocab_of_.push_back({static_cast<std::int64_t>(all[i]), static_cast<std::int64_t>(all[i + 1])});
-    group_experts.begin = std::min(group_experts.begin, static_cast<std::int64_t>(all[i + 2]));
-    group_experts.end = std::max(group_experts.end, static_cast<std::int64_t>(all[i + 3]));
+    columns_.vocab.push_back(static_cast<std::int64_t>(all[i]));
+    columns_.q.push_back(static_cast<std::int64_t>(all[i + 1]));
+    columns_.ffn.push_back(static_cast<std::int64_t>(all[i + 2]));
+    columns_.hidden.push_back(static_cast<std::int64_t>(all[i + 3]));
+    group_experts.begin = std::min(group_experts.begin, static_cast<std::int64_t>(all[i + 4]));
+    group_experts.end = std::max(group_experts.end, static_cast<std::int64_t>(all[i + 5]));
+  }
+  const auto sums_to = [](const std::vector<std::int64_t>& columns, std::int64_t total) {
+    return std::accumulate(columns.begin(), columns.end(), std::int64_t{0}) == total;
+  };
+  if (!sums_to(columns_.vocab, model_.vocab_size) ||
+      !sums_to(columns_.hidden, model_.hidden_size) ||
+      !sums_to(columns_.q, model_.num_heads * model_.head_dim) ||
+      (plan_.ffn.size() > 0 && !sums_to(columns_.ffn, model_.intermediate_size))) {
+    return FailedPrecondition("the shards of the tp group of rank {} do not add up to the model",
+                              plan_.rank);
   }
   if (!exchange_) {
     return {};
@@ -211,7 +242,7 @@ std::span<float> Shard::hidden(std::int64_t rows) {
 
 std::int64_t Shard::activation_bytes() const {
   return static_cast<std::int64_t>(arena_.bytes()) + rope_.bytes() +
-         (exchange_ ? exchange_->bytes() : 0);
+         (gather_ ? gather_->bytes() : 0) + (exchange_ ? exchange_->bytes() : 0);
 }
 
 void Shard::ClearExpertTokens() { std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0); }

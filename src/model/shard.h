@@ -10,6 +10,7 @@
 #include "model/kv_cache.h"
 #include "model/rope.h"
 #include "model/step_batch.h"
+#include "model/tp_gather.h"
 #include "model/weights.h"
 #include "ops/device.h"
 #include "spec/parallel.h"
@@ -64,13 +65,20 @@ class Shard {
   void ClearExpertTokens();
 
  private:
-  // Activations of each product of a layer, shared by layers with equal forms.
+  // Activations of each product of a layer, shared by layers with equal forms. A part is this
+  // rank's columns of the whole; without tp they are the same.
   struct LayerActivations {
     ops::Activations* attn_in = nullptr;
+    ops::Activations* attn_part = nullptr;
     ops::Activations* attn_out = nullptr;
     ops::Activations* ffn_in = nullptr;
+    ops::Activations* ffn_part = nullptr;
     ops::Activations* ffn_mid = nullptr;
     ops::Activations* shared_mid = nullptr;
+  };
+  // Columns per tp rank of what is gathered.
+  struct GatherColumns {
+    std::vector<std::int64_t> vocab, q, ffn, hidden;
   };
   struct OwnedActivations {
     std::int64_t k = 0;
@@ -91,7 +99,14 @@ class Shard {
   Result<> Embed(const StepBatch& batch);
   Result<> Attention(std::int64_t layer, const StepBatch& batch);
   Result<> Ffn(std::int64_t layer, std::int64_t rows);
-  void DenseFfn(std::int64_t layer, std::int64_t rows);
+  Result<> DenseFfn(std::int64_t layer, std::int64_t rows);
+  /// y_ = weight * the parts of all tp ranks (+ bias).
+  Result<> Project(const ops::PackedMatrix* weight,
+                   const std::vector<float>& bias,
+                   const ops::Activations* part,
+                   std::span<const std::int64_t> columns,
+                   std::int64_t rows,
+                   ops::Activations* whole);
   Result<> MoeFfn(std::int64_t layer, std::int64_t rows);
   void MoeInput(std::int64_t layer, std::int64_t rows);
   void LocalExperts(const LayerWeights& weights,
@@ -101,24 +116,25 @@ class Shard {
                     const float* weight,
                     float* y);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
-  /// y_ summed over tp, sandwich norm, added to x_.
-  Result<> FinishBlock(std::int64_t rows, const std::vector<float>& post_norm);
+  /// Sandwich norm of y_, added to x_.
+  void FinishBlock(std::int64_t rows, const std::vector<float>& post_norm);
   Result<> AllReduce(float* data, std::int64_t rows);
-  Result<float*> GatherLogits(std::int64_t rows);
   void Softcap(float* logits, std::int64_t rows);
 
   const spec::ModelSpec model_;
   const spec::ShardPlan plan_;
+  const spec::Range hidden_rows_;
   const ShardOptions options_;
   ops::Device& device_;
   ShardWeights weights_;
   RopeTables rope_;
   KvCache kv_;
   std::vector<std::int32_t> kv_head_of_;
-  std::vector<spec::Range> vocab_of_;  // per tp rank
+  GatherColumns columns_;
   std::int64_t max_logit_rows_ = 1;
   comm::Communicator* tp_ = nullptr;
   comm::Communicator* ep_ = nullptr;
+  std::optional<TpGather> gather_;  // only with tp
   std::optional<ExpertExchange> exchange_;
 
   std::vector<OwnedActivations> activations_;
@@ -127,6 +143,7 @@ class Shard {
   Buffer arena_;
   float* x_ = nullptr;                // [tokens, hidden], residual stream
   float* y_ = nullptr;                // [tokens, hidden], output of a block
+  float* part_ = nullptr;             // [tokens, local hidden rows]; only with tp
   float* normed_ = nullptr;           // [tokens, hidden], MoE input
   float* qkv_ = nullptr;              // [tokens, (q + 2 kv) * head_dim]
   float* attn_ = nullptr;             // [tokens, q * head_dim]
@@ -136,12 +153,10 @@ class Shard {
   float* router_ = nullptr;           // [tokens, experts]
   float* head_in_ = nullptr;          // [logit rows, hidden]
   float* logits_ = nullptr;           // [logit rows, local vocab]
-  float* gathered_ = nullptr;         // [tp][logit rows, its vocab]; only with tp
   float* full_logits_ = nullptr;      // [logit rows, vocab]; only with tp, on the sampler
   std::vector<std::int32_t> expert_;  // [tokens, top_k]
   std::vector<float> expert_weight_;
   std::vector<std::int32_t> local_expert_;  // [tokens * ep, top_k]
-  std::vector<std::size_t> gather_counts_;
   std::vector<std::int64_t> expert_tokens_;
 };
 

@@ -118,44 +118,53 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
   attention.ldy = q_size;
   device_.Attention(attention);
 
-  device_.Quantize(attn_, q_size, rows, act.attn_out);
-  const ops::MatMulTask out{w.o.get(), DataOrNull(w.o_bias), y_, model_.hidden_size};
-  device_.MatMul(*act.attn_out, rows, {&out, 1});
-  return FinishBlock(rows, w.post_attn_norm);
+  device_.Quantize(attn_, q_size, rows, act.attn_part);
+  INFERD_TRY(Project(w.o.get(), w.o_bias, act.attn_part, columns_.q, rows, act.attn_out));
+  FinishBlock(rows, w.post_attn_norm);
+  return {};
 }
 
-Result<> Shard::FinishBlock(std::int64_t rows, const std::vector<float>& post_norm) {
-  if (rows == 0) {
-    return {};
+Result<> Shard::Project(const ops::PackedMatrix* weight,
+                        const std::vector<float>& bias,
+                        const ops::Activations* part,
+                        std::span<const std::int64_t> columns,
+                        std::int64_t rows,
+                        ops::Activations* whole) {
+  if (gather_) {
+    INFERD_TRY(gather_->Gather(*part, columns, rows, whole));
   }
-  INFERD_TRY(AllReduce(y_, rows));
+  const ops::MatMulTask task{weight, DataOrNull(bias), gather_ ? part_ : y_, hidden_rows_.size()};
+  device_.MatMul(*whole, rows, {&task, 1});
+  return gather_ ? gather_->Gather(part_, columns_.hidden, rows, y_) : Result<>();
+}
+
+void Shard::FinishBlock(std::int64_t rows, const std::vector<float>& post_norm) {
   if (!post_norm.empty()) {
     device_.RmsNormFloat(
         y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
   }
   device_.Add(x_, y_, rows, model_.hidden_size);
-  return {};
 }
 
 Result<> Shard::Ffn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (model_.layers[static_cast<std::size_t>(plan_.layers.begin + layer)].moe) {
     INFERD_TRY(MoeFfn(layer, rows));
+    INFERD_TRY(AllReduce(y_, rows));
   } else if (rows > 0) {
-    DenseFfn(layer, rows);
+    INFERD_TRY(DenseFfn(layer, rows));
   }
-  return FinishBlock(rows, w.post_ffn_norm);
+  if (rows > 0) {
+    FinishBlock(rows, w.post_ffn_norm);
+  }
+  return {};
 }
 
-void Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
+Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t ffn = plan_.ffn.size();
-  if (ffn == 0) {
-    std::fill(y_, y_ + rows * model_.hidden_size, 0.0F);
-    return;
-  }
   device_.RmsNorm(x_,
                   w.ffn_norm.data(),
                   static_cast<float>(model_.norm_eps),
@@ -167,9 +176,8 @@ void Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
       ops::MatMulTask{w.up.get(), DataOrNull(w.up_bias), gate_up_ + ffn, 2 * ffn}};
   device_.MatMul(*act.ffn_in, rows, tasks);
   device_.GateMul(
-      GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_mid);
-  const ops::MatMulTask down{w.down.get(), DataOrNull(w.down_bias), y_, model_.hidden_size};
-  device_.MatMul(*act.ffn_mid, rows, {&down, 1});
+      GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_part);
+  return Project(w.down.get(), w.down_bias, act.ffn_part, columns_.ffn, rows, act.ffn_mid);
 }
 
 // Norm, router, and the first products of the shared expert: all read the same rows.

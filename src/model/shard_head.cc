@@ -29,39 +29,14 @@ Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
                   head_act_.get());
   const ops::MatMulTask head{weights_.head.get(), nullptr, logits_, plan_.vocab.size()};
   device_.MatMul(*head_act_, count, {&head, 1});
-  INFERD_ASSIGN(float* const all, GatherLogits(count));
+  float* const all = gather_ ? full_logits_ : logits_;
+  if (gather_) {
+    INFERD_TRY(gather_->Gather(logits_, columns_.vocab, count, all));
+  }
   if (all != nullptr && model_.final_softcap != 0) {
     Softcap(all, count);
   }
   return all;
-}
-
-Result<float*> Shard::GatherLogits(std::int64_t rows) {
-  if (tp_ == nullptr) {
-    return logits_;
-  }
-  const auto count = static_cast<std::size_t>(rows);
-  const auto vocab = static_cast<std::size_t>(model_.vocab_size);
-  gather_counts_.clear();
-  for (const spec::Range& range : vocab_of_) {
-    gather_counts_.push_back(count * static_cast<std::size_t>(range.size()));
-  }
-  INFERD_TRY(tp_->AllGather({logits_, count * static_cast<std::size_t>(plan_.vocab.size())},
-                            {gathered_, count * vocab},
-                            gather_counts_));
-  if (!plan_.is_sampler()) {
-    return static_cast<float*>(nullptr);
-  }
-  const float* in = gathered_;
-  for (const spec::Range& range : vocab_of_) {
-    const auto width = static_cast<std::size_t>(range.size());
-    for (std::size_t row = 0; row < count; ++row, in += width) {
-      std::memcpy(full_logits_ + row * vocab + static_cast<std::size_t>(range.begin),
-                  in,
-                  width * sizeof(float));
-    }
-  }
-  return full_logits_;
 }
 
 void Shard::Softcap(float* logits, std::int64_t rows) {

@@ -31,7 +31,11 @@ struct PackJob {
 class Loader {
  public:
   Loader(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device)
-      : source_(source), spec_(source.spec), shard_(shard), device_(device) {}
+      : source_(source),
+        spec_(source.spec),
+        shard_(shard),
+        device_(device),
+        hidden_rows_(spec::HiddenRows(source.spec, shard)) {}
 
   Result<ShardWeights> Load(const LoadWeightsOptions& options) {
     // Reserved before any job keeps an address inside.
@@ -204,14 +208,14 @@ class Loader {
     INFERD_TRY(AddRows(Slot::kQ, layer, -1, all_q, hidden, q, &target.q));
     INFERD_TRY(AddRows(Slot::kK, layer, -1, all_kv, hidden, kv, &target.k));
     INFERD_TRY(AddRows(Slot::kV, layer, -1, all_kv, hidden, kv, &target.v));
-    INFERD_TRY(AddColumns(Slot::kO, layer, -1, hidden, all_q, q, &target.o));
+    INFERD_TRY(AddRows(Slot::kO, layer, -1, hidden, all_q, hidden_rows_, &target.o));
     if (spec_.qkv_bias) {
       INFERD_TRY(AddVector(Slot::kQBias, layer, all_q, q, &target.q_bias));
       INFERD_TRY(AddVector(Slot::kKBias, layer, all_kv, kv, &target.k_bias));
       INFERD_TRY(AddVector(Slot::kVBias, layer, all_kv, kv, &target.v_bias));
     }
-    if (spec_.o_bias && shard_.tp_rank == 0) {
-      INFERD_TRY(AddVector(Slot::kOBias, layer, hidden, {0, hidden}, &target.o_bias));
+    if (spec_.o_bias) {
+      INFERD_TRY(AddVector(Slot::kOBias, layer, hidden, hidden_rows_, &target.o_bias));
     }
     if (spec_.qk_norm) {
       INFERD_TRY(AddNorm(Slot::kQNorm, layer, dim, &target.q_norm));
@@ -232,13 +236,11 @@ class Loader {
     const std::int64_t ffn = spec_.intermediate_size;
     INFERD_TRY(AddRows(Slot::kGate, layer, -1, ffn, hidden, shard_.ffn, &target.gate));
     INFERD_TRY(AddRows(Slot::kUp, layer, -1, ffn, hidden, shard_.ffn, &target.up));
-    INFERD_TRY(AddColumns(Slot::kDown, layer, -1, hidden, ffn, shard_.ffn, &target.down));
+    INFERD_TRY(AddRows(Slot::kDown, layer, -1, hidden, ffn, hidden_rows_, &target.down));
     if (spec_.mlp_bias) {
       INFERD_TRY(AddVector(Slot::kGateBias, layer, ffn, shard_.ffn, &target.gate_bias));
       INFERD_TRY(AddVector(Slot::kUpBias, layer, ffn, shard_.ffn, &target.up_bias));
-      if (shard_.tp_rank == 0) {
-        INFERD_TRY(AddVector(Slot::kDownBias, layer, hidden, {0, hidden}, &target.down_bias));
-      }
+      INFERD_TRY(AddVector(Slot::kDownBias, layer, hidden, hidden_rows_, &target.down_bias));
     }
     return {};
   }
@@ -447,6 +449,7 @@ class Loader {
   const spec::ModelSpec& spec_;
   const spec::ShardPlan& shard_;
   ops::Device& device_;
+  const Range hidden_rows_;
   ShardWeights weights_;
   WeightRef embedding_;
   bool embedding_checked_ = false;

@@ -17,23 +17,23 @@ namespace inferd::model {
 
 using Matrix = std::unique_ptr<ops::PackedMatrix>;
 
-/// Local sizes: q, kv = heads of this shard * head_dim; ffn, expert_ffn, shared_ffn = this shard's
-/// columns. What the ModelSpec does not call for, and biases that another tp rank adds, are empty
-/// or null.
+/// Local sizes: q, kv = heads of this shard * head_dim; out = spec::HiddenRows; ffn, expert_ffn,
+/// shared_ffn = this shard's columns. What the ModelSpec does not call for is empty or null.
 struct LayerWeights {
   std::vector<float> attn_norm, post_attn_norm, ffn_norm, post_ffn_norm;  // [hidden]
   std::vector<float> q_norm, k_norm;                                      // [head_dim]
   std::vector<float> sinks;                                               // [q heads]
   std::vector<float> q_bias, k_bias, v_bias, gate_bias, up_bias;          // rows of their matrix
-  std::vector<float> o_bias, down_bias;  // [hidden], on tp_rank 0 only
-  Matrix q, k, v;                        // [q, hidden], [kv, hidden], [kv, hidden]
-  Matrix o;                              // [hidden, q]
-  Matrix gate, up;                       // [ffn, hidden]
-  Matrix down;                           // [hidden, ffn]
-  Matrix router;                         // [experts of the model, hidden], whole on every rank
-  Matrix shared_gate, shared_up, shared_down;
-  Matrix shared_expert_gate;    // [1, hidden]
-  std::vector<Matrix> experts;  // owner of the three lists below
+  std::vector<float> o_bias, down_bias;                                   // [out]
+  Matrix q, k, v;                 // [q, hidden], [kv, hidden], [kv, hidden]
+  Matrix o;                       // [out, all heads * head_dim]
+  Matrix gate, up;                // [ffn, hidden]
+  Matrix down;                    // [out, ffn of the model]
+  Matrix router;                  // [experts of the model, hidden], whole on every rank
+  Matrix shared_gate, shared_up;  // [shared_ffn, hidden]
+  Matrix shared_down;             // [hidden, shared_ffn]
+  Matrix shared_expert_gate;      // [1, hidden]
+  std::vector<Matrix> experts;    // owner of the three lists below
   /// By local expert: [expert_ffn, hidden], [expert_ffn, hidden], [hidden, expert_ffn].
   std::vector<const ops::PackedMatrix*> expert_gate, expert_up, expert_down;
 };

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU device: cuts each operation over the rank's threads and calls the kernels of the chosen instruction set. Owned
-// and called by one thread, the rank's step thread (the loader's before the first step).
+// The CPU device: cuts each operation over the rank's threads and calls the kernels of the chosen
+// instruction set. Owned and called by one thread, the rank's step thread (the loader's before the
+// first step).
 #pragma once
+
+#include "kernels/kernels.h"
+#include "ops/device.h"
+#include "ops/thread_team.h"
+#include "tensor/host_buffer.h"
 
 #include <array>
 #include <atomic>
@@ -9,11 +15,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "kernels/kernels.h"
-#include "ops/device.h"
-#include "ops/thread_team.h"
-#include "tensor/host_buffer.h"
 
 namespace inferd::ops {
 
@@ -28,7 +29,8 @@ class CpuMatrix final : public PackedMatrix {
 
   std::int64_t num_panels() const { return kernels::NumPanels(n_); }
   std::size_t panel_bytes() const { return panel_bytes_; }
-  /// Arguments of a product with this matrix over all its panels; rows, result and scratch are the caller's to fill in.
+  /// Arguments of a product with this matrix over all its panels; rows, result and scratch are the
+  /// caller's to fill in.
   kernels::MatMulArgs Args() const;
 
  private:
@@ -41,7 +43,10 @@ class CpuMatrix final : public PackedMatrix {
 
 class CpuActivations final : public Activations {
  public:
-  CpuActivations(std::int64_t max_rows, std::int64_t k, unsigned forms, const kernels::KernelTable& kernels);
+  CpuActivations(std::int64_t max_rows,
+                 std::int64_t k,
+                 unsigned forms,
+                 const kernels::KernelTable& kernels);
 
   std::int64_t max_rows() const override { return max_rows_; }
   std::int64_t k() const override { return k_; }
@@ -49,7 +54,10 @@ class CpuActivations final : public Activations {
 
   std::size_t ColumnBytes(std::int64_t columns) const override;
   void CopyOut(std::int64_t rows, std::byte* out) const override;
-  void CopyIn(std::int64_t rows, std::int64_t first, std::int64_t columns, const std::byte* in) override;
+  void CopyIn(std::int64_t rows,
+              std::int64_t first,
+              std::int64_t columns,
+              const std::byte* in) override;
 
   /// Takes x[0..count) as values [column, column + count) of a row; column is a multiple of 32.
   void Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count);
@@ -90,7 +98,9 @@ class CpuDevice final : public Device {
                                              std::int64_t n,
                                              std::int64_t k,
                                              std::size_t row_bytes) override;
-  std::unique_ptr<Activations> NewActivations(std::int64_t max_rows, std::int64_t k, unsigned forms) override;
+  std::unique_ptr<Activations> NewActivations(std::int64_t max_rows,
+                                              std::int64_t k,
+                                              unsigned forms) override;
   void Embed(DType type,
              const std::byte* table,
              std::int64_t table_rows,
@@ -112,7 +122,9 @@ class CpuDevice final : public Device {
                     std::int64_t k,
                     float* y) override;
   void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) override;
-  void MatMul(const Activations& act, std::int64_t rows, std::span<const MatMulTask> tasks) override;
+  void MatMul(const Activations& act,
+              std::int64_t rows,
+              std::span<const MatMulTask> tasks) override;
   void QkvPost(const QkvTask& task) override;
   void Attention(const AttentionTask& task) override;
   void GateMul(GateKind kind,
@@ -126,7 +138,9 @@ class CpuDevice final : public Device {
   void Moe(const MoeTask& task) override;
   std::int64_t PageTokens() const override { return kernels::kPageTokens; }
   std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
-  void ParallelFor(std::int64_t count, void* context, void (*fn)(void* context, std::int64_t index)) override;
+  void ParallelFor(std::int64_t count,
+                   void* context,
+                   void (*fn)(void* context, std::int64_t index)) override;
 
  private:
   // A product whose panels are dealt over the threads by cost.
@@ -153,14 +167,15 @@ class CpuDevice final : public Device {
     unsigned mid_forms = 0;
     std::unique_ptr<CpuActivations> in;
     std::unique_ptr<CpuActivations> mid;
-    tensor::HostBuffer gate;  // [assignments, ffn]
-    tensor::HostBuffer up;    // [assignments, ffn]
-    tensor::HostBuffer out;   // [assignments, hidden]
+    tensor::HostBuffer gate;            // [assignments, ffn]
+    tensor::HostBuffer up;              // [assignments, ffn]
+    tensor::HostBuffer out;             // [assignments, hidden]
     std::vector<std::int32_t> slot_of;  // [rows, top_k] -> sorted place or -1
     std::vector<std::int32_t> begin;    // [experts + 1], first place of each expert
   };
 
-  /// body(thread, unit) for units [0, count): on the calling thread when `work` (values touched) is small, else dealt out.
+  /// body(thread, unit) for units [0, count): on the calling thread when `work` (values touched) is
+  /// small, else dealt out.
   template <class F>
   void ForEach(std::int64_t count, std::int64_t work, F&& body);
   void RunJobs();
@@ -170,15 +185,19 @@ class CpuDevice final : public Device {
   void MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
   void SortByExpert(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
   void ReserveMoe(const MoeTask& task, std::int64_t assignments);
-  void AddExpertJobs(std::span<const PackedMatrix* const> weights, const CpuActivations& in, float* y, std::int64_t ldy);
+  void AddExpertJobs(std::span<const PackedMatrix* const> weights,
+                     const CpuActivations& in,
+                     float* y,
+                     std::int64_t ldy);
 
   const kernels::KernelTable& kernels_;
   std::unique_ptr<ThreadTeam> team_;
-  std::vector<tensor::HostBuffer> scratch_;       // one per thread, for products
+  std::vector<tensor::HostBuffer> scratch_;      // one per thread, for products
   std::vector<std::vector<float>> row_scratch_;  // one row per thread, grown to the widest
   std::vector<PanelJob> jobs_;
   std::vector<AttentionItem> items_;
-  std::vector<std::pair<const AttentionSequence*, std::int64_t>> sequence_of_;  // and row, of the rows of QkvPost
+  std::vector<std::pair<const AttentionSequence*, std::int64_t>>
+      sequence_of_;  // and row, of the rows of QkvPost
   MoeBuffers moe_;
 };
 

@@ -73,4 +73,8 @@ Result<std::vector<ShardPlan>> PlanShards(const ModelSpec& model,
 /// Local KV head of each local query head of a shard, [q_heads.size()].
 std::vector<std::int32_t> KvHeadOfQuery(const ModelSpec& model, const ShardPlan& shard);
 
+/// Output rows of the O and down projections that a shard computes. Their inputs are gathered from the tp group, so that
+/// every value is one dot product over the whole input dimension: the same bits for any tp.
+Range HiddenRows(const ModelSpec& model, const ShardPlan& shard);
+
 }  // namespace inferd::spec

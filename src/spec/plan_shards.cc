@@ -269,4 +269,12 @@ std::vector<std::int32_t> KvHeadOfQuery(const ModelSpec& model, const ShardPlan&
   return heads;
 }
 
+Range HiddenRows(const ModelSpec& model, const ShardPlan& shard) {
+  auto ranges = CutEvenly(model.hidden_size, kPreferredUnit, shard.tp);
+  if (!ranges || model.hidden_size / shard.tp < 4 * kPreferredUnit) {
+    ranges = CutEvenly(model.hidden_size, 1, shard.tp);
+  }
+  return ranges ? At(*ranges, shard.tp_rank) : Range{};  // fewer values than ranks: some have none
+}
+
 }  // namespace inferd::spec

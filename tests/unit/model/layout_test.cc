@@ -51,6 +51,7 @@ struct Layout {
   std::string family;
   int tp = 1, pp = 1, ep = 1;
   bool expert_parallel = false;
+  std::string file = {};  // below the family's folder; empty: the folder
 };
 
 void PrintTo(const Layout& layout, std::ostream* out) {
@@ -140,6 +141,38 @@ INSTANTIATE_TEST_SUITE_P(Experts,
                                          Layout{"qwen3-moe", 2, 1, 3},
                                          Layout{"qwen3-moe", 2, 2, 2},
                                          Layout{"qwen3-moe", 3, 1, 1, true}));
+
+// As served, rounded activations and all: no sum is cut, so a dense model cut by tp and pp gives
+// the very bits of one rank.
+class DenseBitsTest : public testing::TestWithParam<Layout> {};
+
+TEST_P(DenseBitsTest, CutsDoNotChangeABit) {
+  const Sequences sequences = RandomSequences({30, 13, 21});
+  ShardSetOptions options;
+  options.max_model_len = 40;
+  const std::string path = DataPath(GetParam().family, GetParam().file);
+  auto whole = ShardSet::Make(path, options);
+  options.parallel = ParallelOf(GetParam());
+  auto cut = ShardSet::Make(path, options);
+  ASSERT_TRUE(whole.ok() && cut.ok())
+      << (whole.ok() ? cut.error().message() : whole.error().message());
+  auto expected = (*whole)->Run(sequences, Mixed(sequences));
+  auto actual = (*cut)->Run(sequences, Mixed(sequences));
+  ASSERT_TRUE(expected.ok() && actual.ok());
+  EXPECT_EQ(*expected, *actual);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense,
+                         DenseBitsTest,
+                         testing::Values(Layout{"llama", 3},
+                                         Layout{"qwen2", 2},
+                                         Layout{"qwen2", 4, 2},
+                                         Layout{"qwen2", 3, 1, 1, false, "model.gguf"},
+                                         Layout{"qwen3", 4},
+                                         Layout{"mistral", 7},
+                                         Layout{"gemma2", 2},
+                                         Layout{"gemma3", 3, 2},
+                                         Layout{"phi3", 4}));
 
 class BitwiseTest : public testing::TestWithParam<Layout> {};
 

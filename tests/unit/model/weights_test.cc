@@ -51,22 +51,30 @@ TEST(WeightsTest, EveryRankHoldsItsShareAndProgressReachesTheTotal) {
   EXPECT_LT(bytes[2], bytes[0] * 7 / 10);
 }
 
-TEST(WeightsTest, OnlyTheFirstRankAddsOutputBiases) {
+TEST(WeightsTest, SlicesHaveTheShapesOfThePlan) {
   auto model = store::OpenModel(DataPath("qwen2"));
   ASSERT_TRUE(model.ok());
   const auto device = MakeDevice();
-  auto plans = spec::PlanShards(model->spec, {.tp = 2, .pp_partition = {}}, model->cut);
+  auto plans = spec::PlanShards(model->spec, {.tp = 3, .pp_partition = {}}, model->cut);
   ASSERT_TRUE(plans.ok());
+  std::int64_t out = 0;
   for (const spec::ShardPlan& plan : *plans) {
     auto weights = LoadWeights(*model, plan, *device, {});
     ASSERT_TRUE(weights.ok());
     const LayerWeights& layer = weights->layers[0];
-    EXPECT_EQ(static_cast<std::int64_t>(layer.q_bias.size()),
-              plan.q_heads.size() * model->spec.head_dim);
-    EXPECT_TRUE(layer.o_bias.empty());
+    const std::int64_t q = plan.q_heads.size() * model->spec.head_dim;
+    EXPECT_EQ(static_cast<std::int64_t>(layer.q_bias.size()), q);
+    EXPECT_EQ(layer.q->n(), q);
+    EXPECT_EQ(layer.o->n(), spec::HiddenRows(model->spec, plan).size());
+    EXPECT_EQ(layer.o->k(), model->spec.num_heads * model->spec.head_dim);
+    EXPECT_EQ(layer.down->n(), layer.o->n());
+    EXPECT_EQ(layer.down->k(), model->spec.intermediate_size);
+    EXPECT_EQ(layer.gate->n(), plan.ffn.size());
     EXPECT_EQ(weights->embedding.count, plan.vocab.size());
     EXPECT_EQ(weights->head->n(), plan.vocab.size());
+    out += layer.o->n();
   }
+  EXPECT_EQ(out, model->spec.hidden_size);
 }
 
 // A copy of the llama fixture with one value of a tensor replaced by NaN.

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts the column slices of a tp group side by side on every rank: inputs of the O and down
+// projections, their outputs, and logits. Moves values and adds none, so the result is that of one
+// rank to the bit.
+#pragma once
+
+#include "comm/communicator.h"
+#include "inferd/result.h"
+#include "model/buffer.h"
+#include "ops/device.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace inferd::model {
+
+class TpGather {
+ public:
+  /// max_bytes: of the widest gathered matrix with all its rows.
+  static Result<TpGather> Make(std::size_t max_bytes);
+
+  void Join(comm::Communicator* tp) { tp_ = tp; }
+
+  /// full's columns = those of all ranks in rank order; columns[r] of them come from rank r's
+  /// `mine`.
+  Result<> Gather(const ops::Activations& mine,
+                  std::span<const std::int64_t> columns,
+                  std::int64_t rows,
+                  ops::Activations* full);
+  /// mine [rows, columns[rank]] -> full [rows, sum of columns]; null: this rank only takes part.
+  Result<> Gather(const float* mine,
+                  std::span<const std::int64_t> columns,
+                  std::int64_t rows,
+                  float* full);
+
+  std::int64_t bytes() const { return static_cast<std::int64_t>(send_.bytes() + recv_.bytes()); }
+
+ private:
+  comm::Communicator* tp_ = nullptr;
+  Buffer send_, recv_;
+  std::vector<std::size_t> counts_;  // floats per rank
+};
+
+}  // namespace inferd::model
