@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors as values: Error, Result<T> and the two macros that pass an error on. Everything in inferd that can fail
-// because of a client, a file, a peer, a device or a setting returns a Result; nothing throws.
+// Errors as values: Error, Result<T> and the two macros that pass an error on. Everything in inferd
+// that can fail because of a client, a file, a peer, a device or a setting returns a Result;
+// nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ enum class Code : std::uint8_t {
 /// The wire name of a code, e.g. "INVALID_ARGUMENT".
 std::string_view CodeName(Code code);
 
-/// What went wrong: a canonical code and a sentence that says what, which value, and what to do about it.
+/// What went wrong: a canonical code and a sentence that says what, which value, and what to do
+/// about it.
 class Error {
  public:
   Error(Code code, std::string message) : code_(code), message_(std::move(message)) {}
@@ -61,8 +63,9 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
 
-  Result(T value) : value_(std::move(value)) {}                     // NOLINT(google-explicit-constructor)
-  Result(Error error) : value_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : value_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
@@ -91,7 +94,8 @@ class [[nodiscard]] Result<void> {
   using value_type = void;
 
   Result() = default;
-  Result(Error error) : value_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : value_(std::unexpected(std::move(error))) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
@@ -108,12 +112,12 @@ class [[nodiscard]] Result<void> {
 #define INFERD_CONCAT(a, b) INFERD_CONCAT_INNER(a, b)
 
 /// Evaluates a Result expression; returns its error from the enclosing function if it failed.
-#define INFERD_TRY(expr)                                             \
-  do {                                                               \
-    auto inferd_try_result = (expr);                                 \
-    if (!inferd_try_result.ok()) {                                   \
-      return std::move(inferd_try_result).error();                   \
-    }                                                                \
+#define INFERD_TRY(expr)                           \
+  do {                                             \
+    auto inferd_try_result = (expr);               \
+    if (!inferd_try_result.ok()) {                 \
+      return std::move(inferd_try_result).error(); \
+    }                                              \
   } while (false)
 
 /// INFERD_ASSIGN(auto x, MayFail()): declares or assigns x from the value, or returns the error.
