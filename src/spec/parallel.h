@@ -54,8 +54,9 @@ struct ShardPlan {
   bool is_sampler() const { return has_head && tp_rank == 0; }
 };
 
-/// Smallest cut of each input dimension that the stored blocks allow, from the files; 1 for plain
-/// types. Filled by store (max over the model's tensors of that kind).
+/// Smallest cut of each input dimension, from the files; 1 for plain types. Inputs of O and down
+/// are cut as activations, whose blocks hold 32 values; those of experts as stored weights, whose
+/// blocks may hold more. Filled by store (max over the model's tensors of that kind).
 struct CutGranularity {
   std::int64_t attention_out = 1;  // k of the O projection, in values
   std::int64_t ffn = 1;            // k of down
@@ -73,8 +74,9 @@ Result<std::vector<ShardPlan>> PlanShards(const ModelSpec& model,
 /// Local KV head of each local query head of a shard, [q_heads.size()].
 std::vector<std::int32_t> KvHeadOfQuery(const ModelSpec& model, const ShardPlan& shard);
 
-/// Output rows of the O and down projections that a shard computes. Their inputs are gathered from the tp group, so that
-/// every value is one dot product over the whole input dimension: the same bits for any tp.
+/// Output rows of the O and down projections that a shard computes. Their inputs are gathered from
+/// the tp group, so that every value is one dot product over the whole input dimension: the same
+/// bits for any tp.
 Range HiddenRows(const ModelSpec& model, const ShardPlan& shard);
 
 }  // namespace inferd::spec

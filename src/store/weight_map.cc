@@ -299,9 +299,16 @@ spec::CutGranularity CutOf(const ModelSpec& spec, const Weights& weights) {
       *size = std::max(*size, BlockElements(ref->dtype()));
     }
   };
+  // Inputs of O and down are cut as activations and gathered: their int8 blocks hold 32 values.
+  const auto widen_gathered = [&weights](Slot slot, std::int64_t layer, std::int64_t* size) {
+    constexpr std::int64_t kActivationBlock = 32;
+    if (const WeightRef* ref = weights.Find(slot, layer, -1); ref != nullptr) {
+      *size = std::max(*size, std::min(BlockElements(ref->dtype()), kActivationBlock));
+    }
+  };
   for (std::int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    widen(Slot::kO, layer, -1, &cut.attention_out);
-    widen(Slot::kDown, layer, -1, &cut.ffn);
+    widen_gathered(Slot::kO, layer, &cut.attention_out);
+    widen_gathered(Slot::kDown, layer, &cut.ffn);
     widen(Slot::kSharedDown, layer, -1, &cut.shared_ffn);
     for (std::int64_t expert = 0; expert < spec.moe.num_experts; ++expert) {
       widen(Slot::kExpertDown, layer, expert, &cut.expert_ffn);
