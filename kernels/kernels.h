@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of CPU kernels of one instruction set. `ops` picks one table at start and cuts the work; a kernel takes
-// pointers and sizes and knows nothing of threads or devices.
+// The table of CPU kernels of one instruction set. `ops` picks one table at start and cuts the
+// work; a kernel takes pointers and sizes and knows nothing of threads or devices.
 #pragma once
-
-#include <cstddef>
-#include <cstdint>
 
 #include "kernels/pack/layout.h"
 #include "kernels/types.h"
 
+#include <cstddef>
+#include <cstdint>
+
 namespace inferd::kernels {
 
-/// y[t, row] = sum over k of a[t, k] * w[row, k] (+ bias[row]), t < m, rows of panels [first, last). For each row and token:
-///   int8 forms: f = +0; per block of 32 k ascending f = fma(float(exact integer dot), round(d_w * d_a), f) (halves of 16 k
-///     first to last where scales are per 16; one more fma for a min); y = f * 2^-shift
-///   bf16: f = fma(odd, fma chain) as vdpbf16ps: per pair of k the odd product is added first, then the even one
-///   float: f = fma(a[k], w[k], f), k ascending
+/// y[t, row] = sum over k of a[t, k] * w[row, k] (+ bias[row]), t < m, rows of panels [first,
+/// last). For each row and token:
+///
+///   int8   f = +0; per block of 32 k, ascending: f = fma(float(exact integer dot), d_w * d_a, f);
+///          twice, for the halves of 16 k, where scales are per 16; one more fma for a min;
+///          y = f * 2^-shift
+///   bf16   per pair of k, ascending: f = fma(odd product), then f = fma(even product)
+///   float  f = fma(a[k], w[k], f), k ascending
+///
 /// k is never split and chunks store and reload f, so a row's bits depend on nothing but the row.
 struct MatMulArgs {
   PackForm form;
@@ -42,9 +46,11 @@ struct MatMulArgs {
 inline constexpr int kMatMulRows = 512;
 /// Decoded k blocks kept in the first-level cache at a time.
 inline constexpr int kMatMulChunk = 28;
-inline constexpr std::size_t kMatMulScratch = kMatMulRows * kPanelRows * 4 + kMatMulChunk * 1536 + 4096;
+inline constexpr std::size_t kMatMulScratch =
+    kMatMulRows * kPanelRows * 4 + kMatMulChunk * 1536 + 4096;
 
-/// Tokens per KV page and per softmax update. Both are part of the arithmetic: the same for decode and prefill.
+/// Tokens per KV page and per softmax update. Both are part of the arithmetic: the same for decode
+/// and prefill.
 inline constexpr int kPageTokens = 32;
 inline constexpr int kSoftmaxTokens = 64;
 /// Most query rows of one attention tile, and the largest head.
@@ -52,9 +58,13 @@ inline constexpr int kAttentionRows = 12;
 inline constexpr int kMaxHeadDim = 512;
 
 /// Query rows of one KV head of one sequence. A page holds, for the head, K then V of 32 tokens:
-///   bf16  K [d/2][32 tokens][2], V [16 token pairs][d][2]       float  K [d][32 tokens], V [32 tokens][d]
-/// For one row, always: per chunk of 64 tokens at absolute positions s = q.k * scale (softcapped), m' = max(m, max s),
-/// o and l are rescaled by exp(m - m'), p = exp(s - m') (rounded to bf16 in bf16 pages) and o += p v, tokens ascending.
+///
+///   bf16   K [d/2][32 tokens][2], V [16 token pairs][d][2]
+///   float  K [d][32 tokens], V [32 tokens][d]
+///
+/// For one row, always: per chunk of 64 tokens at absolute positions s = q.k * scale (softcapped),
+/// m' = max(m, max s), o and l are rescaled by exp(m - m'), p = exp(s - m') (rounded to bf16 in
+/// bf16 pages) and o += p v, tokens ascending.
 struct AttentionArgs {
   int rows;                 // 1..kAttentionRows
   const float* const* q;    // [rows] -> [head_dim]
@@ -96,8 +106,8 @@ const KernelTable& ScalarKernels();
 const KernelTable& Avx2Kernels();
 /// With vdpbf16ps.
 const KernelTable& Avx512Kernels();
-/// With bf16 products as two fma: for CPUs without vdpbf16ps, and for Intel's, which run it at half the rate of fma. The
-/// same bits but for denormals, which vdpbf16ps flushes.
+/// With bf16 products as two fma: for CPUs without vdpbf16ps, and for Intel's, which run it at half
+/// the rate of fma. The same bits but for denormals, which vdpbf16ps flushes.
 const KernelTable& Avx512FmaKernels();
 
 /// What this CPU and its operating system support.

@@ -15,7 +15,9 @@ namespace {
 
 template <int kValue>
 struct Const {
-  INFERD_INLINE constexpr operator int() const { return kValue; }  // NOLINT(google-explicit-constructor)
+  INFERD_INLINE constexpr operator int() const {
+    return kValue;
+  }  // NOLINT(google-explicit-constructor)
 };
 
 template <int kFrom, int kCount, class F>
@@ -33,31 +35,42 @@ INFERD_INLINE inline void Unroll(F&& f) {
   UnrollFrom<0, kCount>(f);
 }
 
-INFERD_INLINE inline __m256i Load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-INFERD_INLINE inline void Store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+INFERD_INLINE inline __m256i Load(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+INFERD_INLINE inline void Store(void* p, __m256i v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
+}
 INFERD_INLINE inline __m256i Broadcast4(const void* p) {
   int value;
   __builtin_memcpy(&value, p, 4);
   return _mm256_set1_epi32(value);
 }
-INFERD_INLINE inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+INFERD_INLINE inline void Prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 
 /// 8 half, uint8 or int8 values as float.
 INFERD_INLINE inline __m256 HalfRow(const std::uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 INFERD_INLINE inline __m256 ByteRow(const std::uint8_t* p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 INFERD_INLINE inline __m256 SignedByteRow(const std::uint8_t* p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 
 /// The two values of eight bf16 pairs, as float.
 INFERD_INLINE inline __m256 Odd(__m256i pairs) {
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  return _mm256_castsi256_ps(
+      _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
-INFERD_INLINE inline __m256 Even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+INFERD_INLINE inline __m256 Even(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
 
 INFERD_INLINE inline __m256 Abs(__m256 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
 
@@ -86,7 +99,8 @@ INFERD_INLINE inline __m256 Exp2(__m256 x) {
   p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.4022651e-1f));
   p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.9314718e-1f));
   p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-  const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  const __m256i power =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return _mm256_andnot_ps(tiny, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small vector helpers of the AVX-512 kernels. Everything here and in the files that include it has internal linkage: a
-// function compiled for this instruction set must never be picked by the linker for another.
+// Small vector helpers of the AVX-512 kernels. Everything here and in the files that include it has
+// internal linkage: a function compiled for this instruction set must never be picked by the linker
+// for another.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +18,9 @@ namespace {
 /// An integer as a type, so that register arrays are only ever indexed by constants.
 template <int kValue>
 struct Const {
-  INFERD_INLINE constexpr operator int() const { return kValue; }  // NOLINT(google-explicit-constructor)
+  INFERD_INLINE constexpr operator int() const {
+    return kValue;
+  }  // NOLINT(google-explicit-constructor)
 };
 
 template <int kFrom, int kCount, class F>
@@ -52,11 +55,15 @@ INFERD_INLINE inline __m512 BroadcastFloat(const void* p) {
 
 /// The two values of 16 bf16 pairs, as float.
 INFERD_INLINE inline __m512 OddBf16(__m512i pairs) {
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
-INFERD_INLINE inline __m512 EvenBf16(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+INFERD_INLINE inline __m512 EvenBf16(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
 
-/// Bits of finite floats rounded to bf16 in the upper halves (nearest even, denormals kept); the lower halves are noise.
+/// Bits of finite floats rounded to bf16 in the upper halves (nearest even, denormals kept); the
+/// lower halves are noise.
 INFERD_INLINE inline __m512i RoundBf16(__m512 v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -67,13 +74,17 @@ INFERD_INLINE inline __m512 HalfRow(const std::uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
 }
 INFERD_INLINE inline __m512 ByteRow(const std::uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
 }
 INFERD_INLINE inline __m512 SignedByteRow(const std::uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
-INFERD_INLINE inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+INFERD_INLINE inline void Prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 
 /// Lane mask of the first `count` of 16 lanes, count clamped to 0..16.
 INFERD_INLINE inline __mmask16 FirstLanes(std::int64_t count) {

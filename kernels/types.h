@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers kernels exchange: int8 activation blocks, and half, bf16 and fp8 conversions. Every function here is
-// `static inline`, so that a copy compiled for one instruction set never stands in for another's.
+// The numbers kernels exchange: int8 activation blocks, and half, bf16 and fp8 conversions. Every
+// function here is `static inline`, so that a copy compiled for one instruction set never stands in
+// for another's.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,10 @@ inline constexpr int kPanelRows = 32;
 /// 32 activations as int8 with everything a weight block needs to know about them: value = d * q.
 struct ActBlock {
   std::int8_t q[32];
-  float d;            // scale
-  float s;            // -d * sum(q): multiplies the mins of asymmetric weights
-  std::int32_t n;     // -128 * sum(q): start value of the integer accumulator, weights have zero point 128
+  float d;  // scale
+  float s;  // -d * sum(q): multiplies the mins of asymmetric weights
+  std::int32_t
+      n;  // -128 * sum(q): start value of the integer accumulator, weights have zero point 128
   std::int32_t n_lo;  // the same over the first 16 values, for weights with a scale per 16
 };
 static_assert(sizeof(ActBlock) == 48);
@@ -33,7 +35,9 @@ static inline std::uint32_t FloatToBits(float value) {
   return bits;
 }
 
-static inline float Bf16ToFloat(std::uint16_t value) { return BitsToFloat(std::uint32_t{value} << 16); }
+static inline float Bf16ToFloat(std::uint16_t value) {
+  return BitsToFloat(std::uint32_t{value} << 16);
+}
 
 /// Round to nearest even; NaN stays NaN.
 static inline std::uint16_t FloatToBf16(float value) {

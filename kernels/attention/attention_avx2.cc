@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows are done one after the other, so a row's bits do not depend on its tile; the rows of a tile find K and V in the
-// cache. Arithmetic as in kernels.h, a bf16 pair as two fma (odd, then even).
+// Rows are done one after the other, so a row's bits do not depend on its tile; the rows of a tile
+// find K and V in the cache. Arithmetic as in kernels.h, a bf16 pair as two fma (odd, then even).
 #include "kernels/attention/attention_avx2.h"
 
 #include "kernels/simd_avx2.h"
@@ -34,8 +34,8 @@ INFERD_INLINE inline void StoreRounded(std::uint8_t* out, std::int64_t i, __m256
   } else {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), _mm256_castsi256_si128(packed));
   }
@@ -79,10 +79,12 @@ void AddValues(const std::uint8_t* p, const std::uint8_t* v, std::int64_t head_d
 
 // Tokens [begin, end) of the chunk are seen, at least one of them.
 template <class Pages>
-void Softmax(const AttentionArgs& args, RowState& t, std::int64_t begin, std::int64_t end, int tokens) {
+void Softmax(
+    const AttentionArgs& args, RowState& t, std::int64_t begin, std::int64_t end, int tokens) {
   __m256 top = _mm256_set1_ps(-kInfinity);
   for (int i = 0; i < tokens; i += 8) {
-    const __m256 seen = _mm256_castsi256_ps(_mm256_andnot_si256(FirstLanes(begin - i), FirstLanes(end - i)));
+    const __m256 seen =
+        _mm256_castsi256_ps(_mm256_andnot_si256(FirstLanes(begin - i), FirstLanes(end - i)));
     __m256 x = _mm256_load_ps(t.s + i);
     if (args.softcap > 0) {
       x = Tanh(_mm256_mul_ps(x, _mm256_set1_ps(args.scale / args.softcap)));
@@ -98,8 +100,10 @@ void Softmax(const AttentionArgs& args, RowState& t, std::int64_t begin, std::in
   const float m = t.m > chunk_top ? t.m : chunk_top;
   __m256 sum = _mm256_setzero_ps();
   for (int i = 0; i < tokens; i += 8) {
-    const __m256 seen = _mm256_castsi256_ps(_mm256_andnot_si256(FirstLanes(begin - i), FirstLanes(end - i)));
-    const __m256 e = _mm256_and_ps(seen, Exp2(_mm256_sub_ps(_mm256_load_ps(t.s + i), _mm256_set1_ps(m))));
+    const __m256 seen =
+        _mm256_castsi256_ps(_mm256_andnot_si256(FirstLanes(begin - i), FirstLanes(end - i)));
+    const __m256 e =
+        _mm256_and_ps(seen, Exp2(_mm256_sub_ps(_mm256_load_ps(t.s + i), _mm256_set1_ps(m))));
     sum = _mm256_add_ps(sum, e);
     StoreRounded<Pages>(t.p, i, e);
   }
@@ -143,17 +147,20 @@ void AttendRow(const AttentionArgs& args, int row) {
   const std::int64_t last_page = (end + kPageTokens - 1) / kPageTokens;
   const std::int64_t side_bytes = kPageTokens * args.head_dim * Pages::kValueBytes;
   constexpr int kPages = kSoftmaxTokens / kPageTokens;
-  for (std::int64_t base = begin / kSoftmaxTokens * kSoftmaxTokens; base < end; base += kSoftmaxTokens) {
+  for (std::int64_t base = begin / kSoftmaxTokens * kSoftmaxTokens; base < end;
+       base += kSoftmaxTokens) {
     const std::uint8_t* page[kPages] = {};
     int pages = 0;
     for (; pages < kPages && base / kPageTokens + pages < last_page; ++pages) {
       const auto index = static_cast<std::size_t>(args.pages[base / kPageTokens + pages]);
       page[pages] = reinterpret_cast<const std::uint8_t*>(args.base) + index * args.page_bytes;
-      ScorePage<Pages>(t.q, args.head_dim / Pages::kPerStep, page[pages], t.s + pages * kPageTokens);
+      ScorePage<Pages>(
+          t.q, args.head_dim / Pages::kPerStep, page[pages], t.s + pages * kPageTokens);
     }
     Softmax<Pages>(args, t, begin - base, end - base, pages * kPageTokens);
     for (int i = 0; i < pages; ++i) {
-      AddValues<Pages>(t.p + i * kPageTokens * Pages::kValueBytes, page[i] + side_bytes, args.head_dim, t.o);
+      AddValues<Pages>(
+          t.p + i * kPageTokens * Pages::kValueBytes, page[i] + side_bytes, args.head_dim, t.o);
     }
   }
   Finish(args, t, row);

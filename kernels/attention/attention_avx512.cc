@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over pages in the operand order of vdpbf16ps (or float fma), so that nothing is rearranged when read. Bytes
-// moved: K and V of the seen tokens once per tile of query rows.
+// Attention over pages in the operand order of vdpbf16ps (or float fma), so that nothing is
+// rearranged when read. Bytes moved: K and V of the seen tokens once per tile of query rows.
 //
-// A masked p is 0, and adding 0 times a finite value changes nothing; a chunk that is masked for a row is skipped for it.
-// So tiles, batches and prompt chunks do not change a row's bits. Pages must be zeroed when handed out: 0 times a stale
-// NaN would not be 0.
+// A masked p is 0, and adding 0 times a finite value changes nothing; a chunk that is masked for a
+// row is skipped for it. So tiles, batches and prompt chunks do not change a row's bits. Pages must
+// be zeroed when handed out: 0 times a stale NaN would not be 0.
 #include "kernels/attention/attention_avx512.h"
 
 #include "kernels/attention/kv_page.h"
@@ -17,9 +17,9 @@ constexpr float kLog2E = 1.44269504f;
 constexpr int kPages = kSoftmaxTokens / kPageTokens;  // per softmax chunk
 constexpr float kInfinity = __builtin_inff();
 
-/// How a page format is multiplied. A K step is 32 tokens x 4 bytes of d (a bf16 pair or a float); a V step is d x 4 bytes of
-/// tokens. Operand: 16 lanes of K or V, made once for all rows, or one input spread over the lanes; q and p are kept as inputs
-/// of kInputBytes per step.
+/// How a page format is multiplied. A K step is 32 tokens x 4 bytes of d (a bf16 pair or a float);
+/// a V step is d x 4 bytes of tokens. Operand: 16 lanes of K or V, made once for all rows, or one
+/// input spread over the lanes; q and p are kept as inputs of kInputBytes per step.
 struct Bf16Dot {
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 2;
@@ -30,7 +30,9 @@ struct Bf16Dot {
   INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
     return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(kv))};
   }
-  INFERD_INLINE static Operand Spread(const std::uint8_t* x) { return {reinterpret_cast<__m512bh>(Broadcast4(x))}; }
+  INFERD_INLINE static Operand Spread(const std::uint8_t* x) {
+    return {reinterpret_cast<__m512bh>(Broadcast4(x))};
+  }
   INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
     return _mm512_dpbf16_ps(f, kv.pairs, x.pairs);
   }
@@ -52,7 +54,9 @@ struct Bf16Fma {
     const __m512i pairs = _mm512_loadu_si512(kv);
     return {EvenBf16(pairs), OddBf16(pairs)};
   }
-  INFERD_INLINE static Operand Spread(const std::uint8_t* x) { return {BroadcastFloat(x), BroadcastFloat(x + 4)}; }
+  INFERD_INLINE static Operand Spread(const std::uint8_t* x) {
+    return {BroadcastFloat(x), BroadcastFloat(x + 4)};
+  }
   INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
     return _mm512_fmadd_ps(kv.even, x.even, _mm512_fmadd_ps(kv.odd, x.odd, f));
   }
@@ -72,11 +76,14 @@ struct FloatFma {
   INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
     return _mm512_fmadd_ps(kv.value, x.value, f);
   }
-  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) { _mm512_store_ps(out + 4 * i, v); }
+  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) {
+    _mm512_store_ps(out + 4 * i, v);
+  }
 };
 
-// Lines of the page sides in the order of use: K of this chunk, V of this chunk, K of the next. Hardware prefetchers stop
-// at 4 KiB and cannot guess the next page, and softmax reads nothing: so lines are asked for in all phases.
+// Lines of the page sides in the order of use: K of this chunk, V of this chunk, K of the next.
+// Hardware prefetchers stop at 4 KiB and cannot guess the next page, and softmax reads nothing: so
+// lines are asked for in all phases.
 template <bool kOn>
 struct PageStream {
   static constexpr int kLead = 128;  // lines between request and use
@@ -111,7 +118,8 @@ struct PageStream {
   }
 };
 
-/// Everything a tile keeps between chunks. Rows past args.rows repeat the last one and are not stored.
+/// Everything a tile keeps between chunks. Rows past args.rows repeat the last one and are not
+/// stored.
 template <int kRows>
 struct TileState {
   alignas(64) float o[kRows * kMaxHeadDim];  // [rows, head_dim]
@@ -162,7 +170,9 @@ INFERD_INLINE inline void AddValues(const std::uint8_t* p,
                                     float* o) {
   __m512 f[kColumns][kRows];
   Unroll<kRows>([&](auto r) INFERD_INLINE {
-    Unroll<kColumns>([&](auto c) INFERD_INLINE { f[c][r] = _mm512_load_ps(o + r * head_dim + column + c * 16); });
+    Unroll<kColumns>([&](auto c) INFERD_INLINE {
+      f[c][r] = _mm512_load_ps(o + r * head_dim + column + c * 16);
+    });
   });
   constexpr int kSteps = kPageTokens / Pages::kPerStep;
   for (int page = 0; page < pages; ++page) {
@@ -178,19 +188,18 @@ INFERD_INLINE inline void AddValues(const std::uint8_t* p,
     }
   }
   Unroll<kRows>([&](auto r) INFERD_INLINE {
-    Unroll<kColumns>([&](auto c) INFERD_INLINE { _mm512_store_ps(o + r * head_dim + column + c * 16, f[c][r]); });
+    Unroll<kColumns>([&](auto c) INFERD_INLINE {
+      _mm512_store_ps(o + r * head_dim + column + c * 16, f[c][r]);
+    });
   });
 }
 
 // Online softmax of one row over the chunk at `base`: s becomes p, o and l are rescaled.
 template <class Pages, class State, class Stream>
-INFERD_INLINE inline void SoftmaxRow(const AttentionArgs& args,
-                                     State& t,
-                                     int r,
-                                     std::int64_t base,
-                                     int tokens,
-                                     Stream& stream) {
-  const std::int64_t end = t.end[r] - base;      // of the chunk's tokens, those in [begin, end) are seen
+INFERD_INLINE inline void SoftmaxRow(
+    const AttentionArgs& args, State& t, int r, std::int64_t base, int tokens, Stream& stream) {
+  const std::int64_t end =
+      t.end[r] - base;  // of the chunk's tokens, those in [begin, end) are seen
   const std::int64_t begin = t.begin[r] - base;
   float* s = t.s[r];
   if (end <= 0 || begin >= tokens) {
@@ -272,7 +281,10 @@ INFERD_INLINE inline void StartTile(const AttentionArgs& args, TileState<kRows>&
 }
 
 template <class Pages, int kRows, class Stream>
-INFERD_INLINE inline void AddChunk(const AttentionArgs& args, TileState<kRows>& t, int pages, Stream& stream) {
+INFERD_INLINE inline void AddChunk(const AttentionArgs& args,
+                                   TileState<kRows>& t,
+                                   int pages,
+                                   Stream& stream) {
   // As many columns as keep accumulators and operands within the register file.
   constexpr int kOperands = sizeof(typename Pages::Operand) / 64;
   constexpr int kColumns = (kRows + kOperands) * 4 <= 32 ? 4 : 2;
@@ -306,7 +318,8 @@ void AttendTile(const AttentionArgs& args) {
     return reinterpret_cast<const std::uint8_t*>(args.base) +
            static_cast<std::size_t>(args.pages[page]) * args.page_bytes;
   };
-  for (std::int64_t base = first / kSoftmaxTokens * kSoftmaxTokens; base < longest; base += kSoftmaxTokens) {
+  for (std::int64_t base = first / kSoftmaxTokens * kSoftmaxTokens; base < longest;
+       base += kSoftmaxTokens) {
     const std::int64_t page = base / kPageTokens;
     const int pages = last_page - page < kPages ? static_cast<int>(last_page - page) : kPages;
     for (int i = 0; i < pages; ++i) {
@@ -314,17 +327,14 @@ void AttendTile(const AttentionArgs& args) {
       stream.side[pages + i] = stream.side[i] + side_bytes;
     }
     stream.sides = 2 * pages;
-    for (std::int64_t next = page + pages; next < last_page && stream.sides < 2 * pages + kPages; ++next) {
+    for (std::int64_t next = page + pages; next < last_page && stream.sides < 2 * pages + kPages;
+         ++next) {
       stream.side[stream.sides++] = page_at(next);
     }
     const std::int64_t q_bytes = args.head_dim / Pages::kPerStep * Pages::kInputBytes;
     for (int i = 0; i < pages; ++i) {
-      ScorePage<Pages, kRows>(t.q,
-                              q_bytes,
-                              steps,
-                              stream.side[i],
-                              stream,
-                              &t.s[0][i * kPageTokens]);
+      ScorePage<Pages, kRows>(
+          t.q, q_bytes, steps, stream.side[i], stream, &t.s[0][i * kPageTokens]);
     }
     for (int r = 0; r < kRows; ++r) {
       SoftmaxRow<Pages>(args, t, r, base, pages * kPageTokens, stream);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention with AVX-512, decode and prefill: one kernel, so that a row has the same bits in both.
+// Paged attention with AVX-512, decode and prefill: one kernel, so that a row has the same bits in
+// both.
 #pragma once
 
 #include "kernels/kernels.h"

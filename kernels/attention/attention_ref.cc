@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = sum over seen tokens t of softmax(softcap(scale q.k[t]), sink) v[t], one row after the other. Softmax in two passes over the
-// scores of one head; bf16 pages see q and p rounded to bf16 like the fast kernels, so that both read the same numbers.
+// y = sum over seen tokens t of softmax(softcap(scale q.k[t]), sink) v[t], one row after the other.
+// Softmax in two passes over the scores of one head; bf16 pages see q and p rounded to bf16 like
+// the fast kernels, so that both read the same numbers.
 #include "kernels/attention/attention_ref.h"
 
 #include <algorithm>
@@ -19,7 +20,10 @@ struct Bf16Page {
   }
   static float V(const std::byte* head, std::int64_t head_dim, int token, std::int64_t i) {
     std::uint16_t value;
-    std::memcpy(&value, head + 2 * kPageTokens * head_dim + ((token / 2) * head_dim + i) * 4 + (token & 1) * 2, 2);
+    std::memcpy(
+        &value,
+        head + 2 * kPageTokens * head_dim + ((token / 2) * head_dim + i) * 4 + (token & 1) * 2,
+        2);
     return Bf16ToFloat(value);
   }
   static float Round(float value) { return Bf16ToFloat(FloatToBf16(value)); }
@@ -70,7 +74,8 @@ void AttendRow(const AttentionArgs& args, int row) {
   for (std::int64_t t = begin; t < end; ++t) {
     const double p = Page::Round(static_cast<float>(score[static_cast<std::size_t>(t - begin)]));
     for (std::int64_t i = 0; i < args.head_dim; ++i) {
-      y[static_cast<std::size_t>(i)] += p * Page::V(head(t), args.head_dim, static_cast<int>(t % kPageTokens), i);
+      y[static_cast<std::size_t>(i)] +=
+          p * Page::V(head(t), args.head_dim, static_cast<int>(t % kPageTokens), i);
     }
   }
   for (std::int64_t i = 0; i < args.head_dim; ++i) {

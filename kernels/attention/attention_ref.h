@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in plain C++, double sums: the scalar table's entries and the reference of the fast kernels.
+// Attention in plain C++, double sums: the scalar table's entries and the reference of the fast
+// kernels.
 #pragma once
 
 #include "kernels/kernels.h"

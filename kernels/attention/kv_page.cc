@@ -18,11 +18,14 @@ void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot
   }
 }
 
-void StoreKvFloat(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
+void StoreKvFloat(
+    const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
   for (std::int64_t i = 0; i < head_dim; ++i) {
     std::memcpy(head + (i * kPageTokens + slot) * 4, k + i, 4);
   }
-  std::memcpy(head + 4 * kPageTokens * head_dim + slot * head_dim * 4, v, static_cast<std::size_t>(head_dim) * 4);
+  std::memcpy(head + 4 * kPageTokens * head_dim + slot * head_dim * 4,
+              v,
+              static_cast<std::size_t>(head_dim) * 4);
 }
 
 }  // namespace inferd::kernels

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where one head's K and V of a token lie in its page (AttentionArgs in kernels.h describes the two layouts).
+// Where one head's K and V of a token lie in its page (AttentionArgs in kernels.h describes the two
+// layouts).
 #pragma once
+
+#include "kernels/kernels.h"
 
 #include <cstddef>
 #include <cstdint>
-
-#include "kernels/kernels.h"
 
 namespace inferd::kernels {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalar unpacking by the layout tables of the GGUF specification. Runs at load and for embedding rows only.
+// Scalar unpacking by the layout tables of the GGUF specification. Runs at load and for embedding
+// rows only.
 #include "kernels/dequant/dequant.h"
 
 #include "base/check.h"
@@ -11,11 +12,14 @@ namespace {
 using Bytes = const std::uint8_t*;
 
 // The 16 values of the IQ4 code book and of FP4 E2M1 (doubled, its scale is halved instead).
-constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr std::int8_t kIq4Values[16] = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr std::int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 std::uint16_t Load16(Bytes p) { return static_cast<std::uint16_t>(p[0] | (p[1] << 8)); }
-std::uint32_t Load32(Bytes p) { return std::uint32_t{Load16(p)} | (std::uint32_t{Load16(p + 2)} << 16); }
+std::uint32_t Load32(Bytes p) {
+  return std::uint32_t{Load16(p)} | (std::uint32_t{Load16(p + 2)} << 16);
+}
 float Half(Bytes p) { return HalfToFloat(Load16(p)); }
 
 void SetScale(float scale, float min, int zero, Block32* out) {
@@ -133,7 +137,8 @@ void UnpackIq4Xs(Bytes b, int j, Block32* out) {
 
 // E8M0 exponent, halved because the table is doubled: 2^(e - 128), denormal for e < 2.
 float Mxfp4Scale(std::uint8_t e) {
-  return e < 2 ? BitsToFloat(std::uint32_t{0x00200000} << e) : BitsToFloat((std::uint32_t{e} - 1) << 23);
+  return e < 2 ? BitsToFloat(std::uint32_t{0x00200000} << e)
+               : BitsToFloat((std::uint32_t{e} - 1) << 23);
 }
 
 }  // namespace
@@ -216,7 +221,8 @@ void DequantRow(DType type, const std::byte* row, std::int64_t k, float* out) {
     Block32 block;
     UnpackBlock(type, row + i / elements * bytes, static_cast<int>(i % elements / 32), &block);
     for (int v = 0; v < 32; ++v) {
-      out[v] = block.scale[v / 16] * static_cast<float>(block.u[v] - block.zero) - block.min[v / 16];
+      out[v] =
+          block.scale[v / 16] * static_cast<float>(block.u[v] - block.zero) - block.min[v / 16];
     }
   }
 }

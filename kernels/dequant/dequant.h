@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exact meaning of stored weights. UnpackBlock turns 32 values of any quantised type into small integers with their
-// scales; DequantRow is the float value of a whole row, used for embeddings and as the reference of every product.
+// The exact meaning of stored weights. UnpackBlock turns 32 values of any quantised type into small
+// integers with their scales; DequantRow is the float value of a whole row, used for embeddings and
+// as the reference of every product.
 #pragma once
+
+#include "base/dtype.h"
 
 #include <cstddef>
 #include <cstdint>
 
-#include "base/dtype.h"
-
 namespace inferd::kernels {
 
-/// 32 consecutive weights of a row: w[i] = scale[i / 16] * (u[i] - zero) - min[i / 16], each step exact or rounded once.
+/// 32 consecutive weights of a row: w[i] = scale[i / 16] * (u[i] - zero) - min[i / 16], each step
+/// exact or rounded once.
 struct Block32 {
   std::uint8_t u[32];
   float scale[2];

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with bf16, float and half panels on AVX2: tiles of up to 4 tokens x 16 rows, k ascending, a bf16 pair as two fma
-// (odd, then even) like vdpbf16ps. Bytes moved: the panel once per 512 rows.
+// Products with bf16, float and half panels on AVX2: tiles of up to 4 tokens x 16 rows, k
+// ascending, a bf16 pair as two fma (odd, then even) like vdpbf16ps. Bytes moved: the panel once
+// per 512 rows.
 #include "kernels/matmul/matmul_avx2.h"
 #include "kernels/matmul/store_avx2.h"
 
 namespace inferd::kernels {
 namespace {
 
-/// A step is one k of kF32 and kF16 and a pair of k of kBf16; a: 4 bytes per step, tokens lda bytes apart.
+/// A step is one k of kF32 and kF16 and a pair of k of kBf16; a: 4 bytes per step, tokens lda bytes
+/// apart.
 template <PackForm kForm, int kTokens>
-void PlainTile(const std::uint8_t* w, std::int64_t steps, const std::uint8_t* a, std::ptrdiff_t lda, float* c) {
+void PlainTile(const std::uint8_t* w,
+               std::int64_t steps,
+               const std::uint8_t* a,
+               std::ptrdiff_t lda,
+               float* c) {
   constexpr int kValue = kForm == PackForm::kF16 ? 2 : 4;
   __m256 f[2][kTokens];
   Unroll<kTokens>([&](auto t) INFERD_INLINE {
@@ -28,10 +34,12 @@ void PlainTile(const std::uint8_t* w, std::int64_t steps, const std::uint8_t* a,
           f[octet][t] = _mm256_fmadd_ps(even, Even(x), f[octet][t]);
         });
       } else {
-        const __m256 value =
-            kForm == PackForm::kF16 ? HalfRow(w + octet * 16) : _mm256_loadu_ps(reinterpret_cast<const float*>(w) + octet * 8);
+        const __m256 value = kForm == PackForm::kF16
+                                 ? HalfRow(w + octet * 16)
+                                 : _mm256_loadu_ps(reinterpret_cast<const float*>(w) + octet * 8);
         Unroll<kTokens>([&](auto t) INFERD_INLINE {
-          f[octet][t] = _mm256_fmadd_ps(_mm256_castsi256_ps(Broadcast4(a + t * lda)), value, f[octet][t]);
+          f[octet][t] =
+              _mm256_fmadd_ps(_mm256_castsi256_ps(Broadcast4(a + t * lda)), value, f[octet][t]);
         });
       }
     });

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with bf16, float and half panels: one tile family of 1..12 tokens x 32 rows, one accumulator per (row, token),
-// k ascending. Bytes moved: the panel once per 512 rows.
+// Products with bf16, float and half panels: one tile family of 1..12 tokens x 32 rows, one
+// accumulator per (row, token), k ascending. Bytes moved: the panel once per 512 rows.
 #include "kernels/matmul/int8_avx512.h"
 #include "kernels/matmul/matmul_avx512.h"
 
 namespace inferd::kernels {
 namespace {
 
-/// A step is one k of the float kinds and a pair of k of the bf16 kinds. Inputs are read as 4-byte words, a float or a
-/// bf16 pair; kBf16Fma reads two floats per step, expanded from the pairs by Expand().
+/// A step is one k of the float kinds and a pair of k of the bf16 kinds. Inputs are read as 4-byte
+/// words, a float or a bf16 pair; kBf16Fma reads two floats per step, expanded from the pairs by
+/// Expand().
 enum class Kind { kF32, kF16, kBf16Dot, kBf16Fma };
 
 constexpr bool IsPairs(Kind kind) { return kind == Kind::kBf16Dot || kind == Kind::kBf16Fma; }
@@ -57,7 +58,8 @@ INFERD_INLINE inline void AddStep(const std::uint8_t* w,
   }
 }
 
-/// Tokens of a are lda bytes apart. c [tokens, 32] is loaded, continued and stored. ahead: prefetch distance in bytes.
+/// Tokens of a are lda bytes apart. c [tokens, 32] is loaded, continued and stored. ahead: prefetch
+/// distance in bytes.
 template <Kind kKind, int kTokens>
 void PlainTile(const std::uint8_t* w,
                std::int64_t steps,
@@ -164,7 +166,8 @@ void PlainForm(const MatMulArgs& args) {
           lda = count * 8;
         }
         const std::ptrdiff_t ahead = i == 0 && m <= 32 ? kPrefetchAhead : 0;
-        PlainTileRows<kKind>(tokens, panel + j * StepBytes(kKind), count, a, lda, c + t0 * kPanelRows, ahead);
+        PlainTileRows<kKind>(
+            tokens, panel + j * StepBytes(kKind), count, a, lda, c + t0 * kPanelRows, ahead);
       }
     }
     for (std::int64_t t = 0; t < m; ++t) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of any batch with int8 forms: a chunk of a panel is decoded to bytes in the first-level cache and used by tiles
-// of up to 6 tokens x 32 rows. Byte forms are their own decoded blocks. Bytes moved: the panel once per 512 rows, the
-// activations once per panel.
+// Products of any batch with int8 forms: a chunk of a panel is decoded to bytes in the first-level
+// cache and used by tiles of up to 6 tokens x 32 rows. Byte forms are their own decoded blocks.
+// Bytes moved: the panel once per 512 rows, the activations once per panel.
 #include "kernels/matmul/int8_avx512.h"
 #include "kernels/matmul/matmul_avx512.h"
 
@@ -48,7 +48,10 @@ constexpr bool IsDecoded(PackForm form) {
 
 // Decodes blocks [j0, j0 + blocks) of a panel.
 template <PackForm kForm>
-void DecodeBlocks(const std::uint8_t* panel, std::int64_t j0, std::int64_t blocks, std::uint8_t* out) {
+void DecodeBlocks(const std::uint8_t* panel,
+                  std::int64_t j0,
+                  std::int64_t blocks,
+                  std::uint8_t* out) {
   // Plain integers: gcc 12 does not carry a constexpr struct into a lambda.
   constexpr int kPer = LayoutOf(kForm).super_k / 32;
   constexpr int kSuperHeader = LayoutOf(kForm).super_header;
@@ -84,12 +87,14 @@ void DecodeBlocks(const std::uint8_t* panel, std::int64_t j0, std::int64_t block
   }
 }
 
-// The multiply part of a tile: T tokens x 32 rows added to c[brick][token]. In assembly, because it is the one place where a
-// spilled accumulator halves the speed; scales and everything else stay in intrinsics around it. Registers: 2T + 3.
-#define INFERD_GROUP_LOAD(g) "vmovdqa64 128*" #g "(%[w]), %%zmm29\n\tvmovdqa64 128*" #g "+64(%[w]), %%zmm30\n\t"
-#define INFERD_MAC(g, addr, c0, c1) \
-  "vpbroadcastd 4*" #g addr         \
-  ", %%zmm31\n\tvpdpbusd %%zmm31, %%zmm29, %[" c0 "]\n\tvpdpbusd %%zmm31, %%zmm30, %[" c1 "]\n\t"
+// The multiply part of a tile: T tokens x 32 rows added to c[brick][token]. In assembly, because it
+// is the one place where a spilled accumulator halves the speed; scales and everything else stay in
+// intrinsics around it. Registers: 2T + 3.
+#define INFERD_GROUP_LOAD(g) \
+  "vmovdqa64 128*" #g "(%[w]), %%zmm29\n\tvmovdqa64 128*" #g "+64(%[w]), %%zmm30\n\t"
+#define INFERD_MAC(g, addr, c0, c1)                                         \
+  "vpbroadcastd 4*" #g addr ", %%zmm31\n\tvpdpbusd %%zmm31, %%zmm29, %[" c0 \
+  "]\n\tvpdpbusd %%zmm31, %%zmm30, %[" c1 "]\n\t"
 #define INFERD_T1(g) INFERD_MAC(g, "(%[a])", "p0", "q0")
 #define INFERD_T2(g) INFERD_T1(g) INFERD_MAC(g, "(%[a],%[s])", "p1", "q1")
 #define INFERD_T3(g) INFERD_T2(g) INFERD_MAC(g, "(%[a],%[s],2)", "p2", "q2")
@@ -103,18 +108,23 @@ void DecodeBlocks(const std::uint8_t* panel, std::int64_t j0, std::int64_t block
 #define INFERD_O5 INFERD_O4, [p4] "+v"(c[0][4]), [q4] "+v"(c[1][4])
 #define INFERD_O6 INFERD_O5, [p5] "+v"(c[0][5]), [q5] "+v"(c[1][5])
 #define INFERD_LO(row) \
-  INFERD_GROUP_LOAD(0) row(0) INFERD_GROUP_LOAD(1) row(1) INFERD_GROUP_LOAD(2) row(2) INFERD_GROUP_LOAD(3) row(3)
+  INFERD_GROUP_LOAD(0) \
+  row(0) INFERD_GROUP_LOAD(1) row(1) INFERD_GROUP_LOAD(2) row(2) INFERD_GROUP_LOAD(3) row(3)
 #define INFERD_HI(row) \
-  INFERD_GROUP_LOAD(4) row(4) INFERD_GROUP_LOAD(5) row(5) INFERD_GROUP_LOAD(6) row(6) INFERD_GROUP_LOAD(7) row(7)
+  INFERD_GROUP_LOAD(4) \
+  row(4) INFERD_GROUP_LOAD(5) row(5) INFERD_GROUP_LOAD(6) row(6) INFERD_GROUP_LOAD(7) row(7)
 #define INFERD_ALL(row) INFERD_LO(row) INFERD_HI(row)
-// The "m" operands say what is read; a "memory" clobber would flush the caller's registers. 30 operands is gcc's limit
+// The "m" operands say what is read; a "memory" clobber would flush the caller's registers. 30
+// operands is gcc's limit
 // ("+v" counts twice), hence the three fixed registers.
-#define INFERD_ASM(code, ...)                                             \
-  asm(code                                                                \
-      : __VA_ARGS__                                                       \
-      : [w] "r"(w), [a] "r"(a), [a3] "r"(a3), [s] "r"(stride),            \
-        "m"(*reinterpret_cast<const std::uint8_t(*)[1024]>(w)),           \
-        "m"(*reinterpret_cast<const std::int8_t(*)[1 << 20]>(a))          \
+#define INFERD_ASM(code, ...)                                    \
+  asm(code:__VA_ARGS__                                           \
+      : [w] "r"(w),                                              \
+        [a] "r"(a),                                              \
+        [a3] "r"(a3),                                            \
+        [s] "r"(stride),                                         \
+        "m"(*reinterpret_cast<const std::uint8_t(*)[1024]>(w)),  \
+        "m"(*reinterpret_cast<const std::int8_t(*)[1 << 20]>(a)) \
       : "xmm29", "xmm30", "xmm31")
 
 /// kPart: 0 = all 8 groups, 1 = groups 0-3, 2 = groups 4-7.
@@ -124,15 +134,15 @@ INFERD_INLINE inline void Dot(const std::uint8_t* w,
                               std::ptrdiff_t stride,
                               __m512i (&c)[2][kTokens]) {
   const std::int8_t* a3 = a + 3 * stride;
-#define INFERD_CASE(tokens, row, ...)            \
-  if constexpr (kTokens == tokens) {             \
-    if constexpr (kPart == 0) {                  \
-      INFERD_ASM(INFERD_ALL(row), __VA_ARGS__);  \
-    } else if constexpr (kPart == 1) {           \
-      INFERD_ASM(INFERD_LO(row), __VA_ARGS__);   \
-    } else {                                     \
-      INFERD_ASM(INFERD_HI(row), __VA_ARGS__);   \
-    }                                            \
+#define INFERD_CASE(tokens, row, ...)           \
+  if constexpr (kTokens == tokens) {            \
+    if constexpr (kPart == 0) {                 \
+      INFERD_ASM(INFERD_ALL(row), __VA_ARGS__); \
+    } else if constexpr (kPart == 1) {          \
+      INFERD_ASM(INFERD_LO(row), __VA_ARGS__);  \
+    } else {                                    \
+      INFERD_ASM(INFERD_HI(row), __VA_ARGS__);  \
+    }                                           \
   }
   INFERD_CASE(1, INFERD_T1, INFERD_O1)
   INFERD_CASE(2, INFERD_T2, INFERD_O2)
@@ -258,7 +268,8 @@ void GemmForm(const MatMulArgs& args) {
       } else {
         DecodeBlocks<kForm>(panel, j, count, decoded);
       }
-      // Weights from memory: ask for the block further on, a part of its lines before each tile of each block.
+      // Weights from memory: ask for the block further on, a part of its lines before each tile of
+      // each block.
       in.ahead_lines = from_memory ? static_cast<int>((kBlock / 64 + tiles - 1) / tiles) : 0;
       in.ahead = panel + j * static_cast<std::int64_t>(args.panel_bytes) / blocks + kPrefetchAhead;
       for (std::int64_t i = 0; i < tiles; ++i, in.ahead += in.ahead_lines * 64 * count) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with int8 forms on AVX2: a chunk of a panel is decoded to bytes in the first-level cache and used by tiles of up
-// to 4 tokens x 8 rows. vpmaddubsw saturates on full bytes, so a byte is multiplied as two nibbles: 8 groups of a nibble
-// times an int8 stay below 2^15, and the sums are exact. Bytes moved: the panel once per 512 rows.
+// Products with int8 forms on AVX2: a chunk of a panel is decoded to bytes in the first-level cache
+// and used by tiles of up to 4 tokens x 8 rows. vpmaddubsw saturates on full bytes, so a byte is
+// multiplied as two nibbles: 8 groups of a nibble times an int8 stay below 2^15, and the sums are
+// exact. Bytes moved: the panel once per 512 rows.
 #include "kernels/matmul/matmul_avx2.h"
 #include "kernels/matmul/store_avx2.h"
 
@@ -15,17 +16,24 @@ constexpr int kScaleBytes = kScaleFloats * 4;
 enum class Nibbles { kBoth, kHigh, kLow };
 
 constexpr Nibbles NibblesOf(PackForm form) {
-  return form == PackForm::kQ4 ? Nibbles::kHigh : form == PackForm::kQ4K ? Nibbles::kLow : Nibbles::kBoth;
+  return form == PackForm::kQ4    ? Nibbles::kHigh
+         : form == PackForm::kQ4K ? Nibbles::kLow
+                                  : Nibbles::kBoth;
 }
 
-constexpr bool HasBytes(PackForm form) { return form == PackForm::kQ8 || form >= PackForm::kByteScale; }
+constexpr bool HasBytes(PackForm form) {
+  return form == PackForm::kQ8 || form >= PackForm::kByteScale;
+}
 
 template <PackForm kForm>
-INFERD_INLINE inline void DecodeScales(const std::uint8_t* head, const std::uint8_t* block, float* out) {
+INFERD_INLINE inline void DecodeScales(const std::uint8_t* head,
+                                       const std::uint8_t* block,
+                                       float* out) {
   for (int octet = 0; octet < 4; ++octet) {
     const int row = octet * 8;
     const auto plain = [&](int field, int place) INFERD_INLINE {
-      const __m256 v = _mm256_loadu_ps(reinterpret_cast<const float*>(block) + field * kPanelRows + row);
+      const __m256 v =
+          _mm256_loadu_ps(reinterpret_cast<const float*>(block) + field * kPanelRows + row);
       _mm256_storeu_ps(out + place * kPanelRows + row, v);
     };
     if constexpr (kForm == PackForm::kQ4K || kForm == PackForm::kQ5K) {
@@ -70,7 +78,8 @@ INFERD_INLINE inline void DecodeQuants(const std::uint8_t* q, std::uint8_t* out)
         u = _mm256_or_si256(_mm256_slli_epi16(nibble, 1), bit);
         u = kForm == PackForm::kQ5 ? _mm256_slli_epi16(u, 3) : u;
       } else if constexpr (kForm == PackForm::kQ6K) {
-        const __m256i bits = _mm256_srl_epi16(Load(q + 512 + (g / 4) * 128 + lane), _mm_cvtsi32_si128(2 * (g & 3)));
+        const __m256i bits =
+            _mm256_srl_epi16(Load(q + 512 + (g / 4) * 128 + lane), _mm_cvtsi32_si128(2 * (g & 3)));
         const __m256i two = _mm256_and_si256(bits, _mm256_set1_epi8(3));
         u = _mm256_slli_epi16(_mm256_or_si256(_mm256_slli_epi16(nibble, 2), two), 2);
       }
@@ -92,7 +101,10 @@ struct TileInput {
 
 // Exact dot products of kGroups groups from group kFirst: 8 rows x kTokens tokens, int32.
 template <Nibbles kNibbles, int kTokens, int kFirst, int kGroups>
-INFERD_INLINE inline void Dot(const std::uint8_t* q, const ActBlock* a, std::ptrdiff_t lda, __m256i (&dot)[kTokens]) {
+INFERD_INLINE inline void Dot(const std::uint8_t* q,
+                              const ActBlock* a,
+                              std::ptrdiff_t lda,
+                              __m256i (&dot)[kTokens]) {
   const __m256i mask = _mm256_set1_epi8(0x0f);
   __m256i low[kTokens];
   __m256i high[kTokens];
@@ -214,7 +226,8 @@ void Form(const MatMulArgs& args) {
 }  // namespace
 
 void Int8MatMulAvx2(const MatMulArgs& args) {
-  static_assert(kMatMulScratch >= kMatMulRows * kPanelRows * 4 + kMatMulChunk * (kScaleBytes + 1024));
+  static_assert(kMatMulScratch >=
+                kMatMulRows * kPanelRows * 4 + kMatMulChunk * (kScaleBytes + 1024));
   switch (args.form) {
     case PackForm::kQ8:
       return Form<PackForm::kQ8>(args);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two int8 families (small batches and GEMM) share: decoding of packed groups and the step of one block.
-// Included by AVX-512 files only; internal linkage.
+// What the two int8 families (small batches and GEMM) share: decoding of packed groups and the step
+// of one block. Included by AVX-512 files only; internal linkage.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -9,11 +9,13 @@
 namespace inferd::kernels {
 namespace {
 
-/// Distance of the software prefetch into the weight stream. The hardware prefetchers alone feed the byte forms but
-/// leave a third of the bandwidth unused where decoding fills the reorder window with too few lines.
+/// Distance of the software prefetch into the weight stream. The hardware prefetchers alone feed
+/// the byte forms but leave a third of the bandwidth unused where decoding fills the reorder window
+/// with too few lines.
 constexpr int kPrefetchAhead = 8192;
 
-/// Group g of brick b of the quants at q, as unsigned bytes ready for vpdpbusd. g is a constant after inlining.
+/// Group g of brick b of the quants at q, as unsigned bytes ready for vpdpbusd. g is a constant
+/// after inlining.
 template <PackForm kForm>
 INFERD_INLINE inline __m512i Group(const std::uint8_t* q, int b, int g) {
   if constexpr (kForm == PackForm::kQ8) {
@@ -23,11 +25,11 @@ INFERD_INLINE inline __m512i Group(const std::uint8_t* q, int b, int g) {
   if constexpr (kForm == PackForm::kQ4K) {
     return _mm512_and_si512(g < 4 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(0x0f));
   }
-  // One vgf2p8affineqb moves a bit field to its place and clears the rest: byte 7 - i of the matrix selects the source of
-  // bit i.
+  // One vgf2p8affineqb moves a bit field to its place and clears the rest: byte 7 - i of the matrix
+  // selects the source of bit i.
   if constexpr (kForm == PackForm::kQ5K) {  // nibble to bits 4..1, bit g of the plane to bit 0
-    const __m512i bit =
-        _mm512_gf2p8affine_epi64_epi8(Load(q + 512 + b * 64), _mm512_set1_epi64(1ll << (56 + g)), 0);
+    const __m512i bit = _mm512_gf2p8affine_epi64_epi8(
+        Load(q + 512 + b * 64), _mm512_set1_epi64(1ll << (56 + g)), 0);
     x = g < 4 ? _mm512_slli_epi16(x, 1) : _mm512_srli_epi16(x, 3);
     return _mm512_ternarylogic_epi32(x, bit, _mm512_set1_epi8(0x1e), 0xe4);
   }
@@ -40,12 +42,14 @@ INFERD_INLINE inline __m512i Group(const std::uint8_t* q, int b, int g) {
   }
   __m512i y;
   if constexpr (kForm == PackForm::kQ5) {  // bit g to bit 3
-    y = _mm512_gf2p8affine_epi64_epi8(Load(q + 512 + b * 64), _mm512_set1_epi64(1ll << (32 + g)), 0);
+    y = _mm512_gf2p8affine_epi64_epi8(
+        Load(q + 512 + b * 64), _mm512_set1_epi64(1ll << (32 + g)), 0);
   } else {  // bits 2i+1, 2i to bits 3, 2
     const int i = g & 3;
-    y = _mm512_gf2p8affine_epi64_epi8(Load(q + 512 + (g / 4) * 128 + b * 64),
-                                      _mm512_set1_epi64((2ll << (32 + 2 * i)) | (1ll << (40 + 2 * i))),
-                                      0);
+    y = _mm512_gf2p8affine_epi64_epi8(
+        Load(q + 512 + (g / 4) * 128 + b * 64),
+        _mm512_set1_epi64((2ll << (32 + 2 * i)) | (1ll << (40 + 2 * i))),
+        0);
   }
   return _mm512_ternarylogic_epi32(x, y, top, 0xe4);  // top ? x : y
 }
@@ -55,7 +59,8 @@ INFERD_INLINE inline __m512 Step(__m512i dot, __m512 dw, float da, __m512 f) {
 }
 
 /// Scales one finished tile row by 2^-shift, adds the bias and stores its valid rows.
-INFERD_INLINE inline void StoreRow(const MatMulArgs& args, std::int64_t token, std::int64_t row0, __m512 f0, __m512 f1) {
+INFERD_INLINE inline void StoreRow(
+    const MatMulArgs& args, std::int64_t token, std::int64_t row0, __m512 f0, __m512 f1) {
   float* y = args.y + token * args.ldy + row0;
   const __mmask16 m0 = FirstLanes(args.n - row0);
   const __mmask16 m1 = FirstLanes(args.n - row0 - 16);
@@ -67,7 +72,9 @@ INFERD_INLINE inline void StoreRow(const MatMulArgs& args, std::int64_t token, s
   _mm512_mask_storeu_ps(y + 16, m1, f1);
 }
 
-constexpr float OutScale(PackForm form) { return 1.0f / static_cast<float>(1 << LayoutOf(form).shift); }
+constexpr float OutScale(PackForm form) {
+  return 1.0f / static_cast<float>(1 << LayoutOf(form).shift);
+}
 
 }  // namespace
 }  // namespace inferd::kernels

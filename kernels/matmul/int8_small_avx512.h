@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 1..6 tokens: quants are decoded in registers and used for all tokens at once. Bytes moved: the panel, once.
-// More tokens do not fit: gcc then spills accumulators, and decoding to the cache (gemm_avx512.cc) is faster.
-// A template for the two files that instantiate it; internal linkage.
+// Products of 1..6 tokens: quants are decoded in registers and used for all tokens at once. Bytes
+// moved: the panel, once. More tokens do not fit: gcc then spills accumulators, and decoding to the
+// cache (gemm_avx512.cc) is faster. A template for the two files that instantiate it; internal
+// linkage.
 #pragma once
 
 #include "kernels/matmul/int8_avx512.h"
@@ -11,7 +12,10 @@ namespace {
 
 // Scales (and mins) of one brick of a block; `half` selects the 16 k of forms with two scales.
 template <PackForm kForm>
-INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head, const std::uint8_t* block, int brick, int half) {
+INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head,
+                                       const std::uint8_t* block,
+                                       int brick,
+                                       int half) {
   if constexpr (kForm == PackForm::kQ4K || kForm == PackForm::kQ5K) {
     return _mm512_mul_ps(HalfRow(head + brick * 32), ByteRow(block + brick * 16));
   } else if constexpr (kForm == PackForm::kQ6K) {
@@ -21,13 +25,14 @@ INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head, const std::uint
   }
 }
 
-// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst would fill the miss
-// buffers and stall the loads behind it.
+// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst
+// would fill the miss buffers and stall the loads behind it.
 template <int kLines, int kSteps, int kStep>
 INFERD_INLINE inline void PrefetchShare(const std::uint8_t* block) {
   constexpr int kFrom = kLines * kStep / kSteps;
   constexpr int kTo = kLines * (kStep + 1) / kSteps;
-  UnrollFrom<kFrom, kTo - kFrom>([&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
+  UnrollFrom<kFrom, kTo - kFrom>(
+      [&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
 }
 
 /// One panel x kTokens tokens.
@@ -100,7 +105,8 @@ void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t 
 template <PackForm kForm, int kTokens>
 void SmallPanels(const MatMulArgs& args) {
   for (std::int64_t p = args.first; p < args.last; ++p) {
-    SmallPanel<kForm, kTokens>(args, args.panels + static_cast<std::size_t>(p) * args.panel_bytes, p * kPanelRows);
+    SmallPanel<kForm, kTokens>(
+        args, args.panels + static_cast<std::size_t>(p) * args.panel_bytes, p * kPanelRows);
   }
 }
 

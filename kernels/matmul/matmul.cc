@@ -20,7 +20,9 @@ void PassAvx512(const MatMulArgs& args) {
   return args.form == PackForm::kBf16 ? Bf16DotAvx512(args) : PassAvx512Fma(args);
 }
 
-void PassAvx2(const MatMulArgs& args) { return IsInt8Form(args.form) ? Int8MatMulAvx2(args) : FloatMatMulAvx2(args); }
+void PassAvx2(const MatMulArgs& args) {
+  return IsInt8Form(args.form) ? Int8MatMulAvx2(args) : FloatMatMulAvx2(args);
+}
 
 void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
   MatMulArgs pass = args;

@@ -51,7 +51,10 @@ std::uint8_t QuantAt(PackForm form, const std::uint8_t* q, int row, int i) {
   }
 }
 
-void DecodeScales(PackForm form, const std::uint8_t* head, const std::uint8_t* block, Decoded* out) {
+void DecodeScales(PackForm form,
+                  const std::uint8_t* head,
+                  const std::uint8_t* block,
+                  Decoded* out) {
   for (int r = 0; r < kPanelRows; ++r) {
     switch (form) {
       case PackForm::kQ4K:
@@ -61,7 +64,8 @@ void DecodeScales(PackForm form, const std::uint8_t* head, const std::uint8_t* b
         break;
       case PackForm::kQ6K:
         out->scale[0][r] = HalfAt(head, r) * static_cast<float>(static_cast<std::int8_t>(block[r]));
-        out->scale[1][r] = HalfAt(head, r) * static_cast<float>(static_cast<std::int8_t>(block[32 + r]));
+        out->scale[1][r] =
+            HalfAt(head, r) * static_cast<float>(static_cast<std::int8_t>(block[32 + r]));
         break;
       case PackForm::kByteScaleMin:
         out->scale[0][r] = FloatAt(block, r);
@@ -102,7 +106,8 @@ float BlockStep(ScaleMode mode, const Decoded& w, int row, const ActBlock& a, fl
       return std::fma(w.min[0][row], a.s, f);
     case ScaleMode::kTwo:
       f = std::fma(static_cast<float>(a.n_lo + Dot(u, a.q, 0, 16)), w.scale[0][row] * a.d, f);
-      return std::fma(static_cast<float>(a.n - a.n_lo + Dot(u, a.q, 16, 32)), w.scale[1][row] * a.d, f);
+      return std::fma(
+          static_cast<float>(a.n - a.n_lo + Dot(u, a.q, 16, 32)), w.scale[1][row] * a.d, f);
     case ScaleMode::kTwoMin: {
       const float s_lo = a.d * (static_cast<float>(a.n_lo) * 0x1p-7f);
       const float s_hi = a.d * (static_cast<float>(a.n - a.n_lo) * 0x1p-7f);
@@ -116,7 +121,11 @@ float BlockStep(ScaleMode mode, const Decoded& w, int row, const ActBlock& a, fl
 }
 
 // f[t * 32 + row] of one panel, m tokens from `token`.
-void Int8Panel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t token, std::int64_t m, float* f) {
+void Int8Panel(const MatMulArgs& args,
+               const std::uint8_t* panel,
+               std::int64_t token,
+               std::int64_t m,
+               float* f) {
   const FormLayout l = LayoutOf(args.form);
   Decoded w;
   const std::uint8_t* head = panel;
@@ -145,7 +154,11 @@ void Int8Panel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t t
   }
 }
 
-void Bf16Panel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t token, std::int64_t m, float* f) {
+void Bf16Panel(const MatMulArgs& args,
+               const std::uint8_t* panel,
+               std::int64_t token,
+               std::int64_t m,
+               float* f) {
   for (std::int64_t p = 0; p < (args.k + 1) / 2; ++p, panel += 128) {
     for (std::int64_t t = 0; t < m; ++t) {
       const std::uint16_t* a = args.a_bf16 + (token + t) * args.ld_bf16 + 2 * p;
@@ -160,7 +173,11 @@ void Bf16Panel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t t
   }
 }
 
-void FloatPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t token, std::int64_t m, float* f) {
+void FloatPanel(const MatMulArgs& args,
+                const std::uint8_t* panel,
+                std::int64_t token,
+                std::int64_t m,
+                float* f) {
   const bool half = args.form == PackForm::kF16;
   for (std::int64_t i = 0; i < args.k; ++i, panel += half ? 64 : 128) {
     for (std::int64_t t = 0; t < m; ++t) {

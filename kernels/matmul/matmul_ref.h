@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain product: any form, any CPU. Fallback of every instruction set and the reference of the fast kernels' bits.
+// The plain product: any form, any CPU. Fallback of every instruction set and the reference of the
+// fast kernels' bits.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -15,7 +15,8 @@ inline void StorePanel(const MatMulArgs& args, std::int64_t p, const float* c, f
     for (int octet = 0; octet < 4; ++octet) {
       const std::int64_t row = row0 + octet * 8;
       const __m256i valid = FirstLanes(args.n - row);
-      __m256 v = _mm256_mul_ps(_mm256_loadu_ps(c + t * kPanelRows + octet * 8), _mm256_set1_ps(scale));
+      __m256 v =
+          _mm256_mul_ps(_mm256_loadu_ps(c + t * kPanelRows + octet * 8), _mm256_set1_ps(scale));
       if (args.bias != nullptr && row < args.n) {
         v = _mm256_add_ps(v, _mm256_maskload_ps(args.bias + row, valid));
       }

@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // The packed weight layout, one for GEMV, small batches and GEMM.
 //
-// A panel is 32 output rows over the whole of k, one sequential stream; panels follow one another. Rows are padded to 32
-// with zero scales. Inside a panel, blocks of 32 k follow one another; each holds its scales and then its quants, all
-// whole cache lines:
+// A panel is 32 output rows over the whole of k, one sequential stream; panels follow one another.
+// Rows are padded to 32 with zero scales. Inside a panel, blocks of 32 k follow one another; each
+// holds its scales and then its quants, all whole cache lines. Some forms have a header ahead of
+// every 256 k (8 blocks).
 //
-//   form           per 32 rows x 32 k                                             bytes   per 256 k ahead of 8 blocks
-//   kQ8            d (half x 32) | 1024 B bytes                                    1088   -
-//   kQ5            d             |  512 B nibbles | 128 B one-bit plane             704   -
-//   kQ4            d             |  512 B nibbles                                   576   -
-//   kQ4K           sc, m (bytes) |  512 B nibbles                                   576   d, dmin (half)
-//   kQ5K           sc, m (bytes) |  512 B nibbles | 128 B one-bit plane             704   d, dmin (half)
-//   kQ6K           sc of k < 16, of k >= 16 (int8) | 512 B nibbles | 256 B two-bit  832   d (half)
-//   kByteScale     d (float x 32)                 | 1024 B bytes                   1152   -
-//   kByteScaleMin  d, min (float)                 | 1024 B bytes                   1280   -
-//   kByteTwo       d of k < 16, of k >= 16        | 1024 B bytes                   1280   -
-//   kByteTwoMin    d, d, min, min                 | 1024 B bytes                   1536   -
-//   kBf16          32 rows x 2 k: 128 B      kF32   32 rows x 1 k: 128 B      kF16   32 rows x 1 k: 64 B
+//   form           header     scales, 32 rows            quants, 32 rows x 32 k        block
+//   kQ8            -          d (half)                   1024 B bytes                  1088 B
+//   kQ5            -          d (half)                   512 B nibbles, 128 B one-bit  704 B
+//   kQ4            -          d (half)                   512 B nibbles                 576 B
+//   kQ4K           d, dmin    sc, m (bytes)              512 B nibbles                 576 B
+//   kQ5K           d, dmin    sc, m (bytes)              512 B nibbles, 128 B one-bit  704 B
+//   kQ6K           d          sc k < 16, k >= 16 (int8)  512 B nibbles, 256 B two-bit  832 B
+//   kByteScale     -          d (float)                  1024 B bytes                  1152 B
+//   kByteScaleMin  -          d, min (float)             1024 B bytes                  1280 B
+//   kByteTwo       -          d k < 16, d k >= 16        1024 B bytes                  1280 B
+//   kByteTwoMin    -          d, d, min, min             1024 B bytes                  1536 B
 //
-// Bytes: group g (k = 4g .. 4g+3) is 128 B = [brick 0: rows 0-15][brick 1: rows 16-31], each row its 4 consecutive k: the
-// operand of one vpdpbusd. Nibbles: line (p, brick), p = 0..3, holds group p low and group p+4 high. One-bit plane: line
-// (brick), bit g belongs to group g. Two-bit plane: line (h, brick), bits 2i+1..2i belong to group 4h+i. In planes every
-// weight is split as [top four bits: nibble][rest: plane].
+// kBf16: 128 B per 32 rows x 2 k. kF32: 128 B per 32 rows x 1 k. kF16: 64 B per 32 rows x 1 k.
 //
-// Quants of symmetric forms are unsigned and top aligned when they reach the multiplier: u = (q << shift) with zero point
-// 128, so that one activation constant, -128 * sum, starts every accumulator and 2^-shift is applied once at the end.
-// Forms with mins have zero point 0 and are low aligned.
+// Bytes: group g (k = 4g .. 4g+3) is 128 B = [brick 0: rows 0-15][brick 1: rows 16-31], each row
+// its 4 consecutive k: the operand of one vpdpbusd. Nibbles: line (p, brick), p = 0..3, holds group
+// p low and group p+4 high. One-bit plane: line (brick), bit g belongs to group g. Two-bit plane:
+// line (h, brick), bits 2i+1..2i belong to group 4h+i. In planes every weight is split as [top four
+// bits: nibble][rest: plane].
+//
+// Quants of symmetric forms are unsigned and top aligned when they reach the multiplier: u = (q <<
+// shift) with zero point 128, so that one activation constant, -128 * sum, starts every accumulator
+// and 2^-shift is applied once at the end. Forms with mins have zero point 0 and are low aligned.
 #pragma once
+
+#include "kernels/types.h"
 
 #include <cstddef>
 #include <cstdint>
-
-#include "kernels/types.h"
 
 namespace inferd::kernels {
 
@@ -109,6 +112,8 @@ static constexpr inline std::size_t PanelBytes(PackForm form, std::int64_t k) {
   }
 }
 
-static constexpr inline std::int64_t NumPanels(std::int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
+static constexpr inline std::int64_t NumPanels(std::int64_t n) {
+  return (n + kPanelRows - 1) / kPanelRows;
+}
 
 }  // namespace inferd::kernels

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/pack/pack.h"
 
-#include <cstring>
-
 #include "base/check.h"
 #include "kernels/dequant/dequant.h"
+
+#include <cstring>
 
 namespace inferd::kernels {
 namespace {
@@ -21,7 +21,8 @@ struct PanelBlock {
 // Takes the bits from `shift` up of 1024 group-ordered bytes: groups p and p + 4 share a byte.
 void NibblePlane(const std::uint8_t* u, int shift, std::uint8_t* out) {
   for (int i = 0; i < 512; ++i) {
-    out[i] = static_cast<std::uint8_t>(((u[i] >> shift) & 15) | (((u[i + 512] >> shift) & 15) << 4));
+    out[i] =
+        static_cast<std::uint8_t>(((u[i] >> shift) & 15) | (((u[i + 512] >> shift) & 15) << 4));
   }
 }
 
@@ -57,7 +58,8 @@ void StoreQuants(PackForm form, const std::uint8_t* u, std::uint8_t* out) {
   }
 }
 
-// Raw scale fields of the K forms, kept as stored: the products d * sc are formed in the kernel, exactly.
+// Raw scale fields of the K forms, kept as stored: the products d * sc are formed in the kernel,
+// exactly.
 void StoreSuperHeader(PackForm form, const std::byte* stored, int row, std::uint8_t* head) {
   if (form == PackForm::kQ6K) {
     std::memcpy(head + 2 * row, stored + 208, 2);
@@ -111,7 +113,8 @@ int ByteOffset(PackForm form, int zero) {
   return form == PackForm::kByteTwo || form == PackForm::kByteScale ? 128 - zero : 0;
 }
 
-// Fills `block` with 32 values of every row, block j of the stored blocks at `stored`. Returns the first bad row or -1.
+// Fills `block` with 32 values of every row, block j of the stored blocks at `stored`. Returns the
+// first bad row or -1.
 int GatherBlock(DType type,
                 PackForm form,
                 const std::byte* stored,
@@ -206,7 +209,8 @@ int PackPlain(const std::byte* rows,
     const std::byte* row = rows + static_cast<std::size_t>(r) * row_bytes;
     bool good = true;
     for (std::int64_t i = 0; i < k; ++i) {
-      const Packed value = convert(LoadAt<Stored>(row + i * static_cast<std::int64_t>(sizeof(Stored))));
+      const Packed value =
+          convert(LoadAt<Stored>(row + i * static_cast<std::int64_t>(sizeof(Stored))));
       good = good && finite(value);
       const std::int64_t at = (i / kPair * kPanelRows + r) * kPair + i % kPair;
       std::memcpy(out + at * static_cast<std::int64_t>(sizeof(Packed)), &value, sizeof value);
@@ -257,7 +261,12 @@ PackForm FormOf(DType type) {
   }
 }
 
-int PackPanel(DType type, const std::byte* rows, std::size_t row_bytes, int num_rows, std::int64_t k, std::byte* out) {
+int PackPanel(DType type,
+              const std::byte* rows,
+              std::size_t row_bytes,
+              int num_rows,
+              std::int64_t k,
+              std::byte* out) {
   auto* o = reinterpret_cast<std::uint8_t*>(out);
   const auto keep = [](auto value) { return value; };
   switch (type) {
@@ -265,12 +274,21 @@ int PackPanel(DType type, const std::byte* rows, std::size_t row_bytes, int num_
       return PackPlain<float, float, 1>(rows, row_bytes, num_rows, k, o, keep, Finite);
     case DType::kF16:
       return PackPlain<std::uint16_t, std::uint16_t, 1>(
-          rows, row_bytes, num_rows, k, o, keep, [](std::uint16_t v) { return (v & 0x7c00) != 0x7c00; });
+          rows, row_bytes, num_rows, k, o, keep, [](std::uint16_t v) {
+            return (v & 0x7c00) != 0x7c00;
+          });
     case DType::kBF16:
-      return PackPlain<std::uint16_t, std::uint16_t, 2>(rows, row_bytes, num_rows, k, o, keep, FiniteBf16);
+      return PackPlain<std::uint16_t, std::uint16_t, 2>(
+          rows, row_bytes, num_rows, k, o, keep, FiniteBf16);
     case DType::kF8E4M3:
       return PackPlain<std::uint8_t, std::uint16_t, 2>(
-          rows, row_bytes, num_rows, k, o, [](std::uint8_t v) { return FloatToBf16(Fp8ToFloat(v)); }, FiniteBf16);
+          rows,
+          row_bytes,
+          num_rows,
+          k,
+          o,
+          [](std::uint8_t v) { return FloatToBf16(Fp8ToFloat(v)); },
+          FiniteBf16);
     default:
       return PackQuantised(type, rows, row_bytes, num_rows, k, o);
   }

@@ -8,7 +8,9 @@ namespace inferd::kernels {
 namespace {
 
 INFERD_INLINE inline __m256 LoadFirst(const float* p, std::int64_t count) {
-  return count >= 8 ? _mm256_loadu_ps(p) : count <= 0 ? _mm256_setzero_ps() : _mm256_maskload_ps(p, FirstLanes(count));
+  return count >= 8   ? _mm256_loadu_ps(p)
+         : count <= 0 ? _mm256_setzero_ps()
+                      : _mm256_maskload_ps(p, FirstLanes(count));
 }
 
 INFERD_INLINE inline void StoreFirst(float* p, std::int64_t count, __m256 v) {
@@ -32,10 +34,11 @@ void QuantizeAvx2(const float* x, std::int64_t k, ActBlock* out) {
     __m256 v[4];
     __m256i q[4];
     Unroll<4>([&](auto r) INFERD_INLINE { v[r] = LoadFirst(x + i + r * 8, k - i - r * 8); });
-    const float amax =
-        MaxLanes(_mm256_max_ps(_mm256_max_ps(Abs(v[0]), Abs(v[1])), _mm256_max_ps(Abs(v[2]), Abs(v[3]))));
+    const float amax = MaxLanes(
+        _mm256_max_ps(_mm256_max_ps(Abs(v[0]), Abs(v[1])), _mm256_max_ps(Abs(v[2]), Abs(v[3]))));
     const __m256 inverse = _mm256_set1_ps(amax > 0x1p-110f ? 127.0f / amax : 0.0f);
-    Unroll<4>([&](auto r) INFERD_INLINE { q[r] = _mm256_cvtps_epi32(_mm256_mul_ps(v[r], inverse)); });
+    Unroll<4>([&](auto r)
+                  INFERD_INLINE { q[r] = _mm256_cvtps_epi32(_mm256_mul_ps(v[r], inverse)); });
     const int low = SumInts(_mm256_add_epi32(q[0], q[1]));
     const int all = low + SumInts(_mm256_add_epi32(q[2], q[3]));
     // The packs interleave 128-bit halves; the permutation puts the eight quads in order.
@@ -96,10 +99,12 @@ void GateMulAvx2(Gate kind, const float* gate, const float* up, std::int64_t n, 
     const __m256 a = LoadFirst(gate + i, n - i);
     __m256 inner = a;
     if (kind == Gate::kGeluTanh) {
-      const __m256 cubic = _mm256_fmadd_ps(_mm256_mul_ps(a, a), _mm256_set1_ps(0.044715f), _mm256_set1_ps(1.0f));
+      const __m256 cubic =
+          _mm256_fmadd_ps(_mm256_mul_ps(a, a), _mm256_set1_ps(0.044715f), _mm256_set1_ps(1.0f));
       inner = _mm256_mul_ps(_mm256_mul_ps(a, cubic), _mm256_set1_ps(1.5957691216f));
     }
-    StoreFirst(y + i, n - i, _mm256_mul_ps(_mm256_mul_ps(a, Sigmoid(inner)), LoadFirst(up + i, n - i)));
+    StoreFirst(
+        y + i, n - i, _mm256_mul_ps(_mm256_mul_ps(a, Sigmoid(inner)), LoadFirst(up + i, n - i)));
   }
 }
 

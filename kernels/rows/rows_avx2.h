@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row kernels with AVX2: formulas as in kernels.h, quantiser and norm with the scalar kernels' bits.
+// Row kernels with AVX2: formulas as in kernels.h, quantiser and norm with the scalar kernels'
+// bits.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -28,7 +28,8 @@ INFERD_INLINE inline void QuantBlock(__m512 x0, __m512 x1, ActBlock* out) {
 INFERD_INLINE inline __m512 GateValue(Gate kind, __m512 a) {
   __m512 inner = a;
   if (kind == Gate::kGeluTanh) {
-    const __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(a, a), _mm512_set1_ps(0.044715f), _mm512_set1_ps(1.0f));
+    const __m512 cubic =
+        _mm512_fmadd_ps(_mm512_mul_ps(a, a), _mm512_set1_ps(0.044715f), _mm512_set1_ps(1.0f));
     inner = _mm512_mul_ps(_mm512_mul_ps(a, cubic), _mm512_set1_ps(1.5957691216f));
   }
   return _mm512_mul_ps(a, Sigmoid(inner));
@@ -38,7 +39,9 @@ INFERD_INLINE inline __m512 GateValue(Gate kind, __m512 a) {
 
 void QuantizeAvx512(const float* x, std::int64_t k, ActBlock* out) {
   for (std::int64_t i = 0; i < k; i += 32, ++out) {
-    QuantBlock(_mm512_maskz_loadu_ps(FirstLanes(k - i), x + i), _mm512_maskz_loadu_ps(FirstLanes(k - i - 16), x + i + 16), out);
+    QuantBlock(_mm512_maskz_loadu_ps(FirstLanes(k - i), x + i),
+               _mm512_maskz_loadu_ps(FirstLanes(k - i - 16), x + i + 16),
+               out);
   }
 }
 
@@ -48,7 +51,8 @@ void ToBf16Avx512(const float* x, std::int64_t k, std::uint16_t* out) {
     // Integer rounding: vcvtneps2bf16 would flush denormals, the other instruction sets do not.
     const __m512 v = _mm512_maskz_loadu_ps(FirstLanes(k - i), x + i);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    const __m512i rounded = _mm512_mask_or_epi32(RoundBf16(v), nan, _mm512_castps_si512(v), _mm512_set1_epi32(0x400000));
+    const __m512i rounded = _mm512_mask_or_epi32(
+        RoundBf16(v), nan, _mm512_castps_si512(v), _mm512_set1_epi32(0x400000));
     const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
     _mm256_mask_storeu_epi16(out + i, FirstLanes(padded - i), packed);
   }
@@ -89,7 +93,8 @@ void GateMulAvx512(Gate kind, const float* gate, const float* up, std::int64_t n
 void AddAvx512(float* x, const float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += 16) {
     const __mmask16 lanes = FirstLanes(n - i);
-    const __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_maskz_loadu_ps(lanes, y + i));
+    const __m512 sum =
+        _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_maskz_loadu_ps(lanes, y + i));
     _mm512_mask_storeu_ps(x + i, lanes, sum);
   }
 }
@@ -98,7 +103,8 @@ void AxpyAvx512(float scale, const float* x, std::int64_t n, float* y) {
   const __m512 s = _mm512_set1_ps(scale);
   for (std::int64_t i = 0; i < n; i += 16) {
     const __mmask16 lanes = FirstLanes(n - i);
-    const __m512 v = _mm512_fmadd_ps(s, _mm512_maskz_loadu_ps(lanes, x + i), _mm512_maskz_loadu_ps(lanes, y + i));
+    const __m512 v = _mm512_fmadd_ps(
+        s, _mm512_maskz_loadu_ps(lanes, x + i), _mm512_maskz_loadu_ps(lanes, y + i));
     _mm512_mask_storeu_ps(y + i, lanes, v);
   }
 }

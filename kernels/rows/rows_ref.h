@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row kernels in plain C++: the scalar table's entries, and the fallback of rare cases in the other tables.
+// Row kernels in plain C++: the scalar table's entries, and the fallback of rare cases in the other
+// tables.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows the QKV product (head norms, rotation, storing K and V) and attention, on the CPU device.
-#include <algorithm>
-
+// What follows the QKV product (head norms, rotation, storing K and V) and attention, on the CPU
+// device.
 #include "base/check.h"
 #include "kernels/attention/kv_page.h"
 #include "ops/cpu_device.h"
 #include "ops/cpu_region.h"
+
+#include <algorithm>
 
 namespace inferd::ops {
 namespace {
@@ -36,11 +37,15 @@ void Rotate(const RopeTable& rope, std::int64_t position, float* x) {
 
 }  // namespace
 
-std::size_t CpuDevice::KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const {
+std::size_t CpuDevice::KvPageBytes(KvType type,
+                                   std::int64_t kv_heads,
+                                   std::int64_t head_dim) const {
   return static_cast<std::size_t>(kv_heads) * kernels::HeadPageBytes(ValueBytes(type), head_dim);
 }
 
-void CpuDevice::PostRow(const QkvTask& task, const AttentionSequence& sequence, std::int64_t row) const {
+void CpuDevice::PostRow(const QkvTask& task,
+                        const AttentionSequence& sequence,
+                        std::int64_t row) const {
   const std::int64_t dim = task.kv.head_dim;
   const std::int64_t position = task.positions[static_cast<std::size_t>(row)];
   const auto prepare = [&](float* head, const float* norm) {
@@ -135,7 +140,8 @@ void CpuDevice::Attention(const AttentionTask& task) {
       }
       const std::int64_t total = sequence.num_rows * (end - head);
       for (std::int64_t first = 0; first < total; first += kernels::kAttentionRows) {
-        const auto count = static_cast<int>(std::min<std::int64_t>(kernels::kAttentionRows, total - first));
+        const auto count =
+            static_cast<int>(std::min<std::int64_t>(kernels::kAttentionRows, total - first));
         items_.push_back({&sequence, kv_head, head, end - head, first, count});
       }
     }

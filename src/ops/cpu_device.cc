@@ -2,16 +2,16 @@
 // The row operations of the CPU device, its products and its construction.
 #include "ops/cpu_device.h"
 
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/dequant/dequant.h"
+#include "ops/cpu_region.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-
-#include "base/check.h"
-#include "base/error.h"
-#include "kernels/dequant/dequant.h"
-#include "ops/cpu_region.h"
 
 namespace inferd::ops {
 namespace {
@@ -36,7 +36,9 @@ kernels::Gate KernelGate(GateKind kind) {
 }  // namespace
 
 CpuDevice::CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<ThreadTeam> team)
-    : kernels_(kernels), team_(std::move(team)), row_scratch_(static_cast<std::size_t>(team_->size())) {
+    : kernels_(kernels),
+      team_(std::move(team)),
+      row_scratch_(static_cast<std::size_t>(team_->size())) {
   for (int i = 0; i < team_->size(); ++i) {
     Result<tensor::HostBuffer> scratch = tensor::HostBuffer::Allocate(kernels::kMatMulScratch);
     INFERD_CHECK_MSG(scratch.ok(), "scratch of a compute thread");
@@ -45,7 +47,8 @@ CpuDevice::CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<Thread
 }
 
 std::string CpuDevice::Describe() const {
-  return fmt::format("cpu {}, {} thread{}", kernels_.name, team_->size(), team_->size() == 1 ? "" : "s");
+  return fmt::format(
+      "cpu {}, {} thread{}", kernels_.name, team_->size(), team_->size() == 1 ? "" : "s");
 }
 
 void CpuDevice::ReserveRows(std::int64_t k) {
@@ -96,13 +99,11 @@ void CpuDevice::RmsNorm(const float* x,
   });
 }
 
-void CpuDevice::RmsNormFloat(const float* x,
-                             const float* weight,
-                             float eps,
-                             std::int64_t rows,
-                             std::int64_t k,
-                             float* y) {
-  ForEach(rows, rows * k, [&](int, std::int64_t row) { kernels_.rms_norm(x + row * k, weight, eps, k, y + row * k); });
+void CpuDevice::RmsNormFloat(
+    const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t k, float* y) {
+  ForEach(rows, rows * k, [&](int, std::int64_t row) {
+    kernels_.rms_norm(x + row * k, weight, eps, k, y + row * k);
+  });
 }
 
 void CpuDevice::Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) {
@@ -136,10 +137,13 @@ void CpuDevice::GateMul(GateKind kind,
 }
 
 void CpuDevice::Add(float* x, const float* y, std::int64_t rows, std::int64_t n) {
-  ForEach(rows, rows * n, [&](int, std::int64_t row) { kernels_.add(x + row * n, y + row * n, n); });
+  ForEach(
+      rows, rows * n, [&](int, std::int64_t row) { kernels_.add(x + row * n, y + row * n, n); });
 }
 
-void CpuDevice::MatMul(const Activations& act, std::int64_t rows, std::span<const MatMulTask> tasks) {
+void CpuDevice::MatMul(const Activations& act,
+                       std::int64_t rows,
+                       std::span<const MatMulTask> tasks) {
   jobs_.clear();
   for (const MatMulTask& task : tasks) {
     const auto& matrix = static_cast<const CpuMatrix&>(*task.weight);
@@ -170,12 +174,14 @@ void CpuDevice::RunJobs() {
       // The panels that begin in [low, high): both neighbours of a border compute the same one.
       const auto border = [&](double at) {
         const double panels = std::ceil((at - start) / job.panel_cost);
-        return static_cast<std::int64_t>(std::clamp(panels, 0.0, static_cast<double>(job.num_panels)));
+        return static_cast<std::int64_t>(
+            std::clamp(panels, 0.0, static_cast<double>(job.num_panels)));
       };
       kernels::MatMulArgs args = job.args;
       args.first = border(low);
       args.last = border(high);
-      args.scratch = reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
+      args.scratch =
+          reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
       if (args.first < args.last && args.m > 0) {
         kernels_.matmul(args);
       }
@@ -184,7 +190,9 @@ void CpuDevice::RunJobs() {
   });
 }
 
-void CpuDevice::ParallelFor(std::int64_t count, void* context, void (*fn)(void* context, std::int64_t index)) {
+void CpuDevice::ParallelFor(std::int64_t count,
+                            void* context,
+                            void (*fn)(void* context, std::int64_t index)) {
   std::atomic<std::int64_t> next{0};
   team_->Run([&](int) {
     for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routed experts on the CPU device. Tokens are sorted by expert, so that each expert's panels are read once per block of
-// rows; results return to their (row, slot) and are summed in slot order, so a row's bits do not depend on its neighbours.
-#include <algorithm>
-
+// Routed experts on the CPU device. Tokens are sorted by expert, so that each expert's panels are
+// read once per block of rows; results return to their (row, slot) and are summed in slot order, so
+// a row's bits do not depend on its neighbours.
 #include "base/check.h"
 #include "ops/cpu_device.h"
 #include "ops/cpu_region.h"
+
+#include <algorithm>
 
 namespace inferd::ops {
 namespace {
@@ -23,7 +24,8 @@ unsigned FormsOf(std::span<const PackedMatrix* const> weights) {
 }
 
 tensor::HostBuffer FloatsOrDie(std::int64_t count) {
-  Result<tensor::HostBuffer> buffer = tensor::HostBuffer::Allocate(static_cast<std::size_t>(count) * 4);
+  Result<tensor::HostBuffer> buffer =
+      tensor::HostBuffer::Allocate(static_cast<std::size_t>(count) * 4);
   INFERD_CHECK_MSG(buffer.ok(), "expert buffers fit the planned memory");
   return std::move(buffer).value();
 }
@@ -61,8 +63,8 @@ void CpuDevice::ReserveMoe(const MoeTask& task, std::int64_t assignments) {
   const std::int64_t ffn = task.gate[0]->n();
   const unsigned in_forms = FormsOf(task.gate) | FormsOf(task.up);
   const unsigned mid_forms = FormsOf(task.down);
-  if (assignments <= moe_.assignments && hidden == moe_.hidden && ffn == moe_.ffn && in_forms == moe_.in_forms &&
-      mid_forms == moe_.mid_forms) {
+  if (assignments <= moe_.assignments && hidden == moe_.hidden && ffn == moe_.ffn &&
+      in_forms == moe_.in_forms && mid_forms == moe_.mid_forms) {
     return;
   }
   moe_.assignments = std::max(assignments, moe_.assignments);
@@ -89,7 +91,8 @@ void CpuDevice::AddExpertJobs(std::span<const PackedMatrix* const> weights,
     }
     const auto& matrix = static_cast<const CpuMatrix&>(*weights[e]);
     // Reading the panel costs as much as about eight rows of arithmetic.
-    const double cost = static_cast<double>(matrix.panel_bytes()) * std::max(1.0, static_cast<double>(rows) / 8);
+    const double cost =
+        static_cast<double>(matrix.panel_bytes()) * std::max(1.0, static_cast<double>(rows) / 8);
     PanelJob job = {matrix.Args(), matrix.num_panels(), cost};
     in.SetInputs(begin, &job.args);
     job.args.m = rows;
@@ -143,7 +146,10 @@ void CpuDevice::MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64
     for (std::int64_t s = 0; s < top_k; ++s) {
       const std::int32_t place = moe_.slot_of[static_cast<std::size_t>(row * top_k + s)];
       if (place >= 0) {
-        kernels_.axpy(task.weight[(first_row + row) * top_k + s], Floats(moe_.out) + place * hidden, hidden, y);
+        kernels_.axpy(task.weight[(first_row + row) * top_k + s],
+                      Floats(moe_.out) + place * hidden,
+                      hidden,
+                      y);
       }
     }
   });

@@ -2,10 +2,10 @@
 // How an operation of the CPU device is dealt over its threads.
 #pragma once
 
+#include "ops/cpu_device.h"
+
 #include <cstdint>
 #include <utility>
-
-#include "ops/cpu_device.h"
 
 namespace inferd::ops {
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations a device offers to `model`: one call is one parallel region over the rank's own threads (CPU) or one
-// launch (CUDA). Arguments are plain pointers and sizes; checks and the choice of kernel happen behind this interface.
-// All rows are independent: a row's bits never depend on its neighbours, on chunking or on the number of threads.
+// The operations a device offers to `model`: one call is one parallel region over the rank's own
+// threads (CPU) or one launch (CUDA). Arguments are plain pointers and sizes; checks and the choice
+// of kernel happen behind this interface. All rows are independent: a row's bits never depend on
+// its neighbours, on chunking or on the number of threads.
 #pragma once
+
+#include "base/dtype.h"
+#include "inferd/result.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +15,10 @@
 #include <string>
 #include <string_view>
 
-#include "base/dtype.h"
-#include "inferd/result.h"
-
 namespace inferd::ops {
 
-/// Number formats in which a kernel takes activations; which one a matrix wants follows from its stored type.
+/// Number formats in which a kernel takes activations; which one a matrix wants follows from its
+/// stored type.
 enum ActForm : unsigned {
   kActFloat = 1,  // float rows: F32 and F16 weights
   kActBf16 = 2,   // bf16 rows: BF16 and F8_E4M3 weights
@@ -33,7 +35,8 @@ class PackedMatrix {
   virtual std::size_t bytes() const = 0;
 };
 
-/// Activation rows [rows, k] in up to three forms at once. Owned by `model`'s arena; refilled every step.
+/// Activation rows [rows, k] in up to three forms at once. Owned by `model`'s arena; refilled every
+/// step.
 class Activations {
  public:
   virtual ~Activations() = default;
@@ -44,9 +47,13 @@ class Activations {
   virtual std::size_t ColumnBytes(std::int64_t columns) const = 0;
   /// out [rows, ColumnBytes(k)] = all columns of rows [0, rows).
   virtual void CopyOut(std::int64_t rows, std::byte* out) const = 0;
-  /// Columns [first, first + columns) of rows [0, rows) = in [rows, ColumnBytes(columns)], which came from CopyOut of
-  /// activations with the same forms and k = columns. `first` is a multiple of 32 where there is an int8 form.
-  virtual void CopyIn(std::int64_t rows, std::int64_t first, std::int64_t columns, const std::byte* in) = 0;
+  /// Columns [first, first + columns) of rows [0, rows) = in [rows, ColumnBytes(columns)], which
+  /// came from CopyOut of activations with the same forms and k = columns. `first` is a multiple of
+  /// 32 where there is an int8 form.
+  virtual void CopyIn(std::int64_t rows,
+                      std::int64_t first,
+                      std::int64_t columns,
+                      const std::byte* in) = 0;
 };
 
 /// y[row, 0..n) (+ bias) = W a[row]; rows of y are ldy floats apart.
@@ -59,16 +66,18 @@ struct MatMulTask {
 
 enum class GateKind : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
-/// Rotation of the first rotary_dim values of a head. cos/sin come from a table [max positions, rotary_dim / 2].
+/// Rotation of the first rotary_dim values of a head. cos/sin come from a table [max positions,
+/// rotary_dim / 2].
 struct RopeTable {
   const float* cos = nullptr;
   const float* sin = nullptr;
   std::int64_t rotary_dim = 0;
-  bool interleaved = false;  // pairs (2i, 2i+1) as in GGUF's llama order; else (i, i + rotary_dim / 2)
+  bool interleaved =
+      false;  // pairs (2i, 2i+1) as in GGUF's llama order; else (i, i + rotary_dim / 2)
 };
 
-/// Where K and V of one layer live: pages of kPageTokens tokens, each [kv head][K then V] in the kernel's own order.
-/// Page p begins at base + p * page_bytes (the layer's share of it).
+/// Where K and V of one layer live: pages of kPageTokens tokens, each [kv head][K then V] in the
+/// kernel's own order. Page p begins at base + p * page_bytes (the layer's share of it).
 enum class KvType : std::uint8_t { kBf16, kF32 };
 
 struct KvLayer {
@@ -79,7 +88,8 @@ struct KvLayer {
   std::int64_t head_dim = 0;
 };
 
-/// One sequence's rows in this step: query rows [first_row, first_row + num_rows) at positions [start, start + num_rows).
+/// One sequence's rows in this step: query rows [first_row, first_row + num_rows) at positions
+/// [start, start + num_rows).
 struct AttentionSequence {
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
@@ -87,7 +97,8 @@ struct AttentionSequence {
   std::span<const std::int32_t> pages;  // page table, covers start + num_rows tokens
 };
 
-/// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V, keeps Q for Attention.
+/// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V,
+/// keeps Q for Attention.
 struct QkvTask {
   float* q = nullptr;  // [rows, q_heads, head_dim], rotated in place
   float* k = nullptr;  // [rows, kv_heads, head_dim], rotated in place
@@ -112,14 +123,15 @@ struct AttentionTask {
   std::span<const AttentionSequence> sequences;
   KvLayer kv;
   float scale = 1;
-  float softcap = 0;                // 0: none
-  std::int64_t window = 0;          // tokens seen including itself; 0: all
-  const float* sinks = nullptr;     // [q_heads] or null
-  float* y = nullptr;               // [rows, q_heads, head_dim]
+  float softcap = 0;             // 0: none
+  std::int64_t window = 0;       // tokens seen including itself; 0: all
+  const float* sinks = nullptr;  // [q_heads] or null
+  float* y = nullptr;            // [rows, q_heads, head_dim]
   std::int64_t ldy = 0;
 };
 
-/// Routed experts. Weights of expert e (local index) are gate[e], up[e] [ffn, hidden] and down[e] [hidden, ffn].
+/// Routed experts. Weights of expert e (local index) are gate[e], up[e] [ffn, hidden] and down[e]
+/// [hidden, ffn].
 struct MoeTask {
   std::span<const PackedMatrix* const> gate, up, down;
   const float* x = nullptr;  // [rows, hidden], normed input
@@ -129,7 +141,8 @@ struct MoeTask {
   const std::int32_t* expert = nullptr;
   const float* weight = nullptr;
   GateKind gate_kind = GateKind::kSilu;
-  float* y = nullptr;  // [rows, hidden] = sum over the row's local experts in slot order; zero when there is none
+  float* y = nullptr;  // [rows, hidden] = sum over the row's local experts in slot order; zero when
+                       // there is none
 };
 
 class Device {
@@ -139,31 +152,58 @@ class Device {
   /// "cpu avx512-vnni-bf16, 2 threads".
   virtual std::string Describe() const = 0;
 
-  /// Packs rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when k is no multiple of the
-  /// block, on an unsupported type, or when scales hold Inf or NaN (naming the row).
-  virtual Result<std::unique_ptr<PackedMatrix>> Pack(
-      DType type, std::span<const std::byte> rows, std::int64_t n, std::int64_t k, std::size_t row_bytes) = 0;
-  virtual std::unique_ptr<Activations> NewActivations(std::int64_t max_rows, std::int64_t k, unsigned forms) = 0;
+  /// Packs rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when k is
+  /// no multiple of the block, on an unsupported type, or when scales hold Inf or NaN (naming the
+  /// row).
+  virtual Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
+                                                     std::span<const std::byte> rows,
+                                                     std::int64_t n,
+                                                     std::int64_t k,
+                                                     std::size_t row_bytes) = 0;
+  virtual std::unique_ptr<Activations> NewActivations(std::int64_t max_rows,
+                                                      std::int64_t k,
+                                                      unsigned forms) = 0;
 
-  /// x [rows, hidden] = table[id - first_id] * scale; ids outside [first_id, first_id + table rows) give zero rows.
-  /// `table` is raw stored rows (type), not packed.
-  virtual void Embed(DType type, const std::byte* table, std::int64_t table_rows, std::int64_t first_id,
-                     std::span<const std::int32_t> ids, std::int64_t hidden, float scale, float* x) = 0;
+  /// x [rows, hidden] = table[id - first_id] * scale; ids outside [first_id, first_id + table rows)
+  /// give zero rows. `table` is raw stored rows (type), not packed.
+  virtual void Embed(DType type,
+                     const std::byte* table,
+                     std::int64_t table_rows,
+                     std::int64_t first_id,
+                     std::span<const std::int32_t> ids,
+                     std::int64_t hidden,
+                     float scale,
+                     float* x) = 0;
   /// act = RmsNorm(x) * weight in the forms `act` was made with. x [rows, k].
-  virtual void RmsNorm(const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t k,
+  virtual void RmsNorm(const float* x,
+                       const float* weight,
+                       float eps,
+                       std::int64_t rows,
+                       std::int64_t k,
                        Activations* act) = 0;
   /// y = RmsNorm(x) * weight, float to float (may alias).
-  virtual void RmsNormFloat(const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t k,
+  virtual void RmsNormFloat(const float* x,
+                            const float* weight,
+                            float eps,
+                            std::int64_t rows,
+                            std::int64_t k,
                             float* y) = 0;
   /// act = x in the forms `act` was made with; rows of x are ldx apart.
   virtual void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) = 0;
   /// All tasks share the input rows; one region.
-  virtual void MatMul(const Activations& act, std::int64_t rows, std::span<const MatMulTask> tasks) = 0;
+  virtual void MatMul(const Activations& act,
+                      std::int64_t rows,
+                      std::span<const MatMulTask> tasks) = 0;
   virtual void QkvPost(const QkvTask& task) = 0;
   virtual void Attention(const AttentionTask& task) = 0;
   /// act = gate_fn(gate) * up, [rows, ffn].
-  virtual void GateMul(GateKind kind, const float* gate, const float* up, std::int64_t ld, std::int64_t rows,
-                       std::int64_t ffn, Activations* act) = 0;
+  virtual void GateMul(GateKind kind,
+                       const float* gate,
+                       const float* up,
+                       std::int64_t ld,
+                       std::int64_t rows,
+                       std::int64_t ffn,
+                       Activations* act) = 0;
   /// x += y, [rows, n].
   virtual void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) = 0;
   virtual void Moe(const MoeTask& task) = 0;
@@ -171,9 +211,13 @@ class Device {
   /// Tokens per KV page of Attention and QkvPost.
   virtual std::int64_t PageTokens() const = 0;
   /// Bytes of one page of one layer: kv_heads heads of head_dim, K and V.
-  virtual std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const = 0;
+  virtual std::size_t KvPageBytes(KvType type,
+                                  std::int64_t kv_heads,
+                                  std::int64_t head_dim) const = 0;
   /// Runs fn(thread, threads) on the rank's threads: for packing and host work outside a step.
-  virtual void ParallelFor(std::int64_t count, void* context, void (*fn)(void* context, std::int64_t index)) = 0;
+  virtual void ParallelFor(std::int64_t count,
+                           void* context,
+                           void (*fn)(void* context, std::int64_t index)) = 0;
 };
 
 struct CpuOptions {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/thread_team.h"
 
+#include "base/check.h"
+#include "base/error.h"
+
 #include <sched.h>
 
 #include <chrono>
 #include <cstring>
 
-#include "base/check.h"
-#include "base/error.h"
-
 namespace inferd::ops {
 namespace {
 
-// About 10 us of pure spinning covers the gap between two regions of a step; after that the core is offered to others.
+// About 10 us of pure spinning covers the gap between two regions of a step; after that the core is
+// offered to others.
 constexpr int kPureSpins = 256;
 constexpr int kYieldsPerClock = 64;
 constexpr std::chrono::microseconds kParkAfter{2000};
@@ -26,7 +27,9 @@ void Pause() {
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads, std::span<const int> cpus)
-    : size_(threads), cpus_(cpus.begin(), cpus.end()), slots_(std::make_unique<Slot[]>(static_cast<std::size_t>(threads))) {}
+    : size_(threads),
+      cpus_(cpus.begin(), cpus.end()),
+      slots_(std::make_unique<Slot[]>(static_cast<std::size_t>(threads))) {}
 
 Result<std::unique_ptr<ThreadTeam>> ThreadTeam::Make(int threads, std::span<const int> cpus) {
   if (threads < 1 || threads > kMaxThreads) {
@@ -41,7 +44,8 @@ Result<std::unique_ptr<ThreadTeam>> ThreadTeam::Make(int threads, std::span<cons
     slot.team = team.get();
     slot.index = i;
     if (const int code = pthread_create(&slot.handle, nullptr, Entry, &slot); code != 0) {
-      return ResourceExhausted("cannot start compute thread {} of {}: {}", i, threads, std::strerror(code));
+      return ResourceExhausted(
+          "cannot start compute thread {} of {}: {}", i, threads, std::strerror(code));
     }
     team->started_ = i + 1;
   }
@@ -104,7 +108,8 @@ std::uint32_t ThreadTeam::WaitForWork(std::uint32_t seen) {
       sched_yield();
     }
   } while (std::chrono::steady_clock::now() - start < kParkAfter);
-  // Either Publish() sees the raised count, or this thread sees the new epoch: both sides are sequentially consistent.
+  // Either Publish() sees the raised count, or this thread sees the new epoch: both sides are
+  // sequentially consistent.
   std::unique_lock lock(mutex_);
   parked_.fetch_add(1, std::memory_order_seq_cst);
   std::uint32_t epoch = 0;

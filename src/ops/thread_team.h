@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of one rank. Run() is one parallel region: the caller is thread 0, the others spin for the next region and
-// park after a while without work. One owner calls Run(); it is not reentrant.
+// The threads of one rank. Run() is one parallel region: the caller is thread 0, the others spin
+// for the next region and park after a while without work. One owner calls Run(); it is not
+// reentrant.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <pthread.h>
 
@@ -13,8 +16,6 @@
 #include <span>
 #include <vector>
 
-#include "inferd/result.h"
-
 namespace inferd::ops {
 
 class ThreadTeam {
@@ -23,7 +24,8 @@ class ThreadTeam {
 
   static constexpr int kMaxThreads = 256;
 
-  /// Starts threads - 1 threads. `cpus` pins thread i to cpus[i] (the caller at its first Run); empty: not pinned.
+  /// Starts threads - 1 threads. `cpus` pins thread i to cpus[i] (the caller at its first Run);
+  /// empty: not pinned.
   static Result<std::unique_ptr<ThreadTeam>> Make(int threads, std::span<const int> cpus);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -31,16 +33,20 @@ class ThreadTeam {
 
   int size() const { return size_; }
 
-  /// body(context, thread) on every thread; returns when all are done. With one thread it is a plain call.
+  /// body(context, thread) on every thread; returns when all are done. With one thread it is a
+  /// plain call.
   void Run(Body body, void* context);
 
   template <class F>
   void Run(F&& body) {
-    Run([](void* context, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(thread); }, &body);
+    Run([](void* context,
+           int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(thread); },
+        &body);
   }
 
  private:
-  // Each thread writes its own line only; 128 bytes because the adjacent-line prefetcher pulls lines in pairs.
+  // Each thread writes its own line only; 128 bytes because the adjacent-line prefetcher pulls
+  // lines in pairs.
   struct alignas(128) Slot {
     std::atomic<std::uint32_t> done{0};
     pthread_t handle{};

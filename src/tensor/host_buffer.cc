@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/host_buffer.h"
 
+#include "base/error.h"
+
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <utility>
-
-#include "base/error.h"
 
 namespace inferd::tensor {
 
@@ -39,12 +39,15 @@ Result<HostBuffer> HostBuffer::Allocate(std::size_t bytes) {
   if (bytes > SIZE_MAX / 2) {
     return ResourceExhausted("cannot allocate {} bytes of host memory", bytes);
   }
-  // Large buffers begin on a huge page. The tail is not rounded up to one: thousands of experts would waste gigabytes.
+  // Large buffers begin on a huge page. The tail is not rounded up to one: thousands of experts
+  // would waste gigabytes.
   const std::size_t mapped = (bytes + kPage - 1) / kPage * kPage;
   const std::size_t slack = bytes >= kHuge ? kHuge - kPage : 0;
-  void* memory = mmap(nullptr, mapped + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, mapped + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    return ResourceExhausted("cannot allocate {} bytes of host memory: {}", bytes, std::strerror(errno));
+    return ResourceExhausted(
+        "cannot allocate {} bytes of host memory: {}", bytes, std::strerror(errno));
   }
   auto* start = static_cast<std::byte*>(memory);
   if (slack != 0) {

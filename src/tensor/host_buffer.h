@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeroed host memory for weights, KV pages and activations: page aligned, huge pages asked for, freed with the object.
+// Zeroed host memory for weights, KV pages and activations: page aligned, huge pages asked for,
+// freed with the object.
 #pragma once
+
+#include "inferd/result.h"
 
 #include <cstddef>
 #include <span>
 
-#include "inferd/result.h"
-
 namespace inferd::tensor {
 
-/// Owns one anonymous mapping. Movable; any thread may read or write it, the owner alone moves or frees it.
+/// Owns one anonymous mapping. Movable; any thread may read or write it, the owner alone moves or
+/// frees it.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -19,7 +21,8 @@ class HostBuffer {
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
 
-  /// `bytes` zeroed bytes aligned to at least 4096. Zero bytes give an empty buffer. Fails with kResourceExhausted.
+  /// `bytes` zeroed bytes aligned to at least 4096. Zero bytes give an empty buffer. Fails with
+  /// kResourceExhausted.
   static Result<HostBuffer> Allocate(std::size_t bytes);
 
   std::byte* data() { return data_; }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of every table, page type and head size against the plain kernel, and a row alone against the same row in tiles.
+// Attention of every table, page type and head size against the plain kernel, and a row alone
+// against the same row in tiles.
+#include "kernel_fixture.h"
+#include "kernels/attention/kv_page.h"
+#include "tolerance.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
-
-#include "kernel_fixture.h"
-#include "kernels/attention/kv_page.h"
-#include "tolerance.h"
 
 namespace inferd::kernels {
 namespace {
@@ -26,7 +27,8 @@ class Sequence {
   Sequence(bool bf16, std::int64_t head_dim, std::int64_t tokens)
       : bf16_(bf16),
         head_dim_(head_dim),
-        page_bytes_(HeadPageBytes(bf16 ? 2 : 4, head_dim) + 192),  // other heads and layers lie between
+        page_bytes_(HeadPageBytes(bf16 ? 2 : 4, head_dim) +
+                    192),  // other heads and layers lie between
         pages_(static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens)),
         memory_(pages_.size() * page_bytes_) {
     std::iota(pages_.begin(), pages_.end(), 0);
@@ -39,8 +41,9 @@ class Sequence {
       for (float& v : kv) {
         v = random.Normal();
       }
-      auto* page = reinterpret_cast<std::byte*>(memory_.data()) +
-                   static_cast<std::size_t>(pages_[static_cast<std::size_t>(t / kPageTokens)]) * page_bytes_;
+      auto* page =
+          reinterpret_cast<std::byte*>(memory_.data()) +
+          static_cast<std::size_t>(pages_[static_cast<std::size_t>(t / kPageTokens)]) * page_bytes_;
       const auto store = bf16 ? StoreKvBf16 : StoreKvFloat;
       store(kv.data(), kv.data() + head_dim, head_dim, static_cast<int>(t % kPageTokens), page);
     }
@@ -95,7 +98,11 @@ class Sequence {
   float sinks_[kAttentionRows];
 };
 
-constexpr Options kAll[] = {{}, {.window = 20}, {.window = 70}, {.softcap = 3}, {.sinks = true},
+constexpr Options kAll[] = {{},
+                            {.window = 20},
+                            {.window = 70},
+                            {.softcap = 3},
+                            {.sinks = true},
                             {.window = 33, .softcap = 5, .sinks = true}};
 
 std::vector<std::int64_t> Positions(std::int64_t tokens) {
@@ -118,10 +125,12 @@ TEST_P(Attention, MatchesThePlainKernel) {
       Sequence sequence(bf16, head_dim, tokens);
       const std::vector<std::int64_t> pos = Positions(tokens);
       for (const Options& options : kAll) {
-        const std::vector<float> expected = sequence.Run(ScalarKernels(), pos, 0, kAttentionRows, options);
+        const std::vector<float> expected =
+            sequence.Run(ScalarKernels(), pos, 0, kAttentionRows, options);
         const std::vector<float> y = sequence.Run(*table, pos, 0, kAttentionRows, options);
         for (std::size_t i = 0; i < y.size(); ++i) {
-          ASSERT_NEAR(y[i], expected[i], tolerance) << head_dim << " " << tokens << " " << options.window;
+          ASSERT_NEAR(y[i], expected[i], tolerance)
+              << head_dim << " " << tokens << " " << options.window;
         }
       }
     }
@@ -145,7 +154,8 @@ TEST_P(Attention, ARowAloneHasTheBitsOfTheRowInATile) {
         }
         for (int count = 2; count <= kAttentionRows; ++count) {
           const int first = kAttentionRows - count;
-          const std::vector<float> y = sequence.Run(*table, pos, first, count, options, count % 2 == 0);
+          const std::vector<float> y =
+              sequence.Run(*table, pos, first, count, options, count % 2 == 0);
           EXPECT_EQ(std::memcmp(y.data(), alone.data() + first * head_dim, y.size() * 4), 0)
               << head_dim << " " << tokens << " " << count;
         }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dequantisation against values written by the reference Python package of the GGUF format, bit for bit.
+// Dequantisation against values written by the reference Python package of the GGUF format, bit for
+// bit.
 #include "kernels/dequant/dequant.h"
 
+#include "kernel_fixture.h"
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
-
-#include "kernel_fixture.h"
 
 namespace inferd::kernels {
 namespace {
@@ -52,7 +53,8 @@ TEST_F(Golden, EveryTypeMatches) {
     const char* expected = data_ + values["data_offsets"][0].get<std::size_t>();
     std::vector<float> out(static_cast<std::size_t>(k));
     for (std::int64_t r = 0; r < rows; ++r) {
-      DequantRow(type, reinterpret_cast<const std::byte*>(raw) + r * RowBytes(type, k), k, out.data());
+      DequantRow(
+          type, reinterpret_cast<const std::byte*>(raw) + r * RowBytes(type, k), k, out.data());
       for (std::size_t i = 0; i < out.size(); ++i) {
         float want = 0;
         std::memcpy(&want, expected + (static_cast<std::size_t>(r * k) + i) * 4, 4);

@@ -51,7 +51,8 @@ void FixBlock(DType type, std::byte* block, TestRandom& random) {
       std::memcpy(block, &bf16, size);
       return;
     case DType::kF16: {
-      const auto half = static_cast<std::uint16_t>(ToHalf(std::fabs(plain) + 1e-4f) | (random.Next() & 0x8000));
+      const auto half =
+          static_cast<std::uint16_t>(ToHalf(std::fabs(plain) + 1e-4f) | (random.Next() & 0x8000));
       std::memcpy(block, &half, size);
       return;
     }
@@ -92,7 +93,9 @@ float TestRandom::Normal() {
   return std::sqrt(-2 * std::log(u)) * std::cos(6.2831853f * Uniform());
 }
 
-std::int64_t RowBytes(DType type, std::int64_t k) { return k / BlockElements(type) * BlockBytes(type); }
+std::int64_t RowBytes(DType type, std::int64_t k) {
+  return k / BlockElements(type) * BlockBytes(type);
+}
 
 std::vector<std::byte> RandomRows(DType type, std::int64_t n, std::int64_t k, TestRandom& random) {
   std::vector<std::byte> rows(static_cast<std::size_t>(n * RowBytes(type, k)));
@@ -106,9 +109,23 @@ std::vector<std::byte> RandomRows(DType type, std::int64_t n, std::int64_t k, Te
 }
 
 std::vector<DType> WeightTypes() {
-  return {DType::kF32,  DType::kF16,  DType::kBF16, DType::kF8E4M3, DType::kQ4_0,   DType::kQ4_1,
-          DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K,
-          DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+  return {DType::kF32,
+          DType::kF16,
+          DType::kBF16,
+          DType::kF8E4M3,
+          DType::kQ4_0,
+          DType::kQ4_1,
+          DType::kQ5_0,
+          DType::kQ5_1,
+          DType::kQ8_0,
+          DType::kQ2_K,
+          DType::kQ3_K,
+          DType::kQ4_K,
+          DType::kQ5_K,
+          DType::kQ6_K,
+          DType::kIQ4_NL,
+          DType::kIQ4_XS,
+          DType::kMXFP4};
 }
 
 std::vector<const KernelTable*> Tables() {

@@ -2,12 +2,12 @@
 // Random stored weights of every type, and the kernel tables this CPU can run.
 #pragma once
 
+#include "base/dtype.h"
+#include "kernels/kernels.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "base/dtype.h"
-#include "kernels/kernels.h"
 
 namespace inferd::kernels {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every product kernel against double arithmetic on the dequantised weights, and bit for bit against itself in other
-// batches, panel splits and instruction sets.
+// Every product kernel against double arithmetic on the dequantised weights, and bit for bit
+// against itself in other batches, panel splits and instruction sets.
+#include "kernel_fixture.h"
+#include "kernels/dequant/dequant.h"
+#include "kernels/pack/pack.h"
+#include "tolerance.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "kernels/dequant/dequant.h"
-#include "kernel_fixture.h"
-#include "kernels/pack/pack.h"
-#include "tolerance.h"
 
 namespace inferd::kernels {
 namespace {
@@ -20,7 +20,8 @@ struct Shape {
   std::int64_t k;
 };
 
-// A packed random matrix, `rows` random tokens in all activation forms, and what the tokens look like after rounding.
+// A packed random matrix, `rows` random tokens in all activation forms, and what the tokens look
+// like after rounding.
 class Problem {
  public:
   Problem(DType type, Shape shape, std::int64_t rows)
@@ -33,7 +34,8 @@ class Problem {
         k2_((k_ + 1) / 2 * 2),
         packed_(static_cast<std::size_t>(NumPanels(n_)) * PanelBytes(form_, k_)),
         scratch_(kMatMulScratch) {
-    TestRandom random(static_cast<std::uint64_t>(n_ * 131 + k_) * 31 + static_cast<std::uint64_t>(type));
+    TestRandom random(static_cast<std::uint64_t>(n_ * 131 + k_) * 31 +
+                      static_cast<std::uint64_t>(type));
     stored_ = RandomRows(type, n_, k_, random);
     const auto row_bytes = static_cast<std::size_t>(RowBytes(type, k_));
     for (std::int64_t p = 0; p < NumPanels(n_); ++p) {
@@ -67,7 +69,8 @@ class Problem {
   std::int64_t n() const { return n_; }
 
   // Tokens [first, first + m) with the panels done in `parts` calls.
-  std::vector<float> Run(const KernelTable& table, std::int64_t first, std::int64_t m, int parts, bool bias) {
+  std::vector<float> Run(
+      const KernelTable& table, std::int64_t first, std::int64_t m, int parts, bool bias) {
     std::vector<float> y(static_cast<std::size_t>(m * n_), -77.0f);
     MatMulArgs args = {};
     args.form = form_;
@@ -120,8 +123,9 @@ class Problem {
       const ActBlock& block = int8_[static_cast<std::size_t>(t * blocks_ + i / 32)];
       return static_cast<double>(block.d) * block.q[i % 32];
     }
-    return form_ == PackForm::kBf16 ? static_cast<double>(Bf16ToFloat(bf16_[static_cast<std::size_t>(t * k2_ + i)]))
-                                    : static_cast<double>(x_[static_cast<std::size_t>(t * k_ + i)]);
+    return form_ == PackForm::kBf16
+               ? static_cast<double>(Bf16ToFloat(bf16_[static_cast<std::size_t>(t * k2_ + i)]))
+               : static_cast<double>(x_[static_cast<std::size_t>(t * k_ + i)]);
   }
 
   DType type_;
@@ -172,10 +176,12 @@ TEST_P(MatMul, RowsDoNotDependOnTheBatch) {
     const std::vector<float> row = problem.Run(*table, t, 1, 1, true);
     alone.insert(alone.end(), row.begin(), row.end());
   }
-  for (const std::int64_t m : std::initializer_list<std::int64_t>{2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 31, 32, 50, 64, 257, kRows}) {
+  for (const std::int64_t m : std::initializer_list<std::int64_t>{
+           2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 31, 32, 50, 64, 257, kRows}) {
     const std::int64_t first = kRows - m;
     const std::vector<float> y = problem.Run(*table, first, m, static_cast<int>(m % 3) + 1, true);
-    EXPECT_EQ(std::memcmp(y.data(), alone.data() + first * problem.n(), y.size() * 4), 0) << "m = " << m;
+    EXPECT_EQ(std::memcmp(y.data(), alone.data() + first * problem.n(), y.size() * 4), 0)
+        << "m = " << m;
   }
 }
 
@@ -185,19 +191,22 @@ TEST_P(MatMul, HasTheScalarKernelsBits) {
     Problem problem(type, shape, 13);
     const std::vector<float> expected = problem.Run(ScalarKernels(), 0, 13, 1, false);
     const std::vector<float> y = problem.Run(*table, 0, 13, 1, false);
-    EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0) << shape.n << " x " << shape.k;
+    EXPECT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0)
+        << shape.n << " x " << shape.k;
   }
 }
 
 std::string ParamName(const testing::TestParamInfo<Param>& info) {
-  std::string name = std::string(std::get<0>(info.param)->name) + "_" + std::string(DTypeName(std::get<1>(info.param)));
+  std::string name = std::string(std::get<0>(info.param)->name) + "_" +
+                     std::string(DTypeName(std::get<1>(info.param)));
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
                          MatMul,
-                         testing::Combine(testing::ValuesIn(Tables()), testing::ValuesIn(WeightTypes())),
+                         testing::Combine(testing::ValuesIn(Tables()),
+                                          testing::ValuesIn(WeightTypes())),
                          ParamName);
 
 }  // namespace

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row kernels: norm, quantiser, gate, add; odd sizes, zero rows, unaligned rows.
+#include "kernel_fixture.h"
+#include "tolerance.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "kernel_fixture.h"
-#include "tolerance.h"
 
 namespace inferd::kernels {
 namespace {
@@ -73,7 +73,8 @@ TEST_P(Rows, QuantizeHasTheScalarBits) {
       std::memset(blocks.data(), 0x55, blocks.size() * sizeof(ActBlock));
       ScalarKernels().quantize(x.data() + 1, k, expected.data());
       GetParam()->quantize(x.data() + 1, k, blocks.data());
-      EXPECT_EQ(std::memcmp(blocks.data(), expected.data(), blocks.size() * sizeof(ActBlock)), 0) << k << " " << scale;
+      EXPECT_EQ(std::memcmp(blocks.data(), expected.data(), blocks.size() * sizeof(ActBlock)), 0)
+          << k << " " << scale;
     }
   }
 }
@@ -121,7 +122,8 @@ TEST_P(Rows, GateMulMatchesDouble) {
       ScalarKernels().gate_mul(kind, gate.data(), up.data(), k, expected.data());
       for (std::size_t i = 0; i < static_cast<std::size_t>(k); ++i) {
         const float size = std::fabs(gate[i] * up[i]);
-        EXPECT_NEAR(y[i], expected[i], kRowTolerance * std::min(size, 100.0f) + 1e-30f) << i << " " << gate[i];
+        EXPECT_NEAR(y[i], expected[i], kRowTolerance * std::min(size, 100.0f) + 1e-30f)
+            << i << " " << gate[i];
       }
     }
   }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU device against plain arithmetic, and its bits against themselves over batches, chunks and thread counts.
+// The CPU device against plain arithmetic, and its bits against themselves over batches, chunks and
+// thread counts.
+#include "ops/device.h"
+#include "tensor/host_buffer.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,9 +11,6 @@
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include "ops/device.h"
-#include "tensor/host_buffer.h"
 
 namespace inferd::ops {
 namespace {
@@ -33,9 +34,14 @@ std::vector<float> Random(std::int64_t count, unsigned seed) {
   return x;
 }
 
-std::span<const std::byte> Bytes(const std::vector<float>& x) { return std::as_bytes(std::span(x)); }
+std::span<const std::byte> Bytes(const std::vector<float>& x) {
+  return std::as_bytes(std::span(x));
+}
 
-std::unique_ptr<PackedMatrix> PackF32(Device& device, const std::vector<float>& w, std::int64_t n, std::int64_t k) {
+std::unique_ptr<PackedMatrix> PackF32(Device& device,
+                                      const std::vector<float>& w,
+                                      std::int64_t n,
+                                      std::int64_t k) {
   Result<std::unique_ptr<PackedMatrix>> packed =
       device.Pack(DType::kF32, Bytes(w), n, k, static_cast<std::size_t>(k) * 4);
   EXPECT_TRUE(packed.ok());
@@ -71,10 +77,10 @@ TEST(CpuDevice, PackRefusesWhatItCannotMultiply) {
     return device->Pack(type, Bytes(w), n, k, row_bytes).error().code();
   };
   EXPECT_EQ(code(DType::kI8, 1, 32, 32), Code::kInvalidArgument);
-  EXPECT_EQ(code(DType::kQ4_0, 1, 40, 36), Code::kInvalidArgument);   // no multiple of 32
+  EXPECT_EQ(code(DType::kQ4_0, 1, 40, 36), Code::kInvalidArgument);  // no multiple of 32
   EXPECT_EQ(code(DType::kF32, 0, 8, 32), Code::kInvalidArgument);
-  EXPECT_EQ(code(DType::kF32, 9, 8, 32), Code::kInvalidArgument);     // one row too many
-  EXPECT_EQ(code(DType::kF32, 8, 8, 28), Code::kInvalidArgument);     // rows overlap
+  EXPECT_EQ(code(DType::kF32, 9, 8, 32), Code::kInvalidArgument);  // one row too many
+  EXPECT_EQ(code(DType::kF32, 8, 8, 28), Code::kInvalidArgument);  // rows overlap
   w[43] = std::nanf("");
   EXPECT_EQ(device->Pack(DType::kF32, Bytes(w), 8, 8, 32).error().message(),
             "row 5 holds Inf or NaN: the weights are damaged or were converted wrongly");
@@ -126,7 +132,8 @@ TEST(CpuDevice, EmbedGivesZeroRowsOutsideItsShare) {
   }
 }
 
-// A layer's attention part: QkvPost, then Attention, over sequences that share the pages of one pool.
+// A layer's attention part: QkvPost, then Attention, over sequences that share the pages of one
+// pool.
 struct Attending {
   std::int64_t q_heads = 6;
   std::int64_t kv_heads = 2;
@@ -218,7 +225,8 @@ std::vector<float> Attend(Device& device,
 
 class AttentionBits : public testing::TestWithParam<std::tuple<KvType, std::int64_t>> {};
 
-// The last row of a prompt in one chunk, in uneven chunks among another sequence's decode, and after a prefix hit.
+// The last row of a prompt in one chunk, in uneven chunks among another sequence's decode, and
+// after a prefix hit.
 TEST_P(AttentionBits, DoNotDependOnChunksNeighboursOrThreads) {
   Attending shape;
   shape.type = std::get<0>(GetParam());
@@ -238,12 +246,14 @@ TEST_P(AttentionBits, DoNotDependOnChunksNeighboursOrThreads) {
     std::int64_t done = 0;
     std::int64_t other_done = 0;
     for (const std::int64_t chunk : {1, 40, 30, 28, 1}) {
-      const AttentionSequence parts[2] = {{0, chunk, done, pages}, {chunk, 3, other_done, other_pages}};
+      const AttentionSequence parts[2] = {{0, chunk, done, pages},
+                                          {chunk, 3, other_done, other_pages}};
       const std::vector<float> part = Attend(*device, pool, shape, parts, seeds);
       done += chunk;
       other_done += 3;
       if (done == kTokens) {
-        last_rows.emplace_back(part.begin() + (chunk - 1) * shape.width(), part.begin() + chunk * shape.width());
+        last_rows.emplace_back(part.begin() + (chunk - 1) * shape.width(),
+                               part.begin() + chunk * shape.width());
       }
     }
   }
@@ -255,7 +265,8 @@ TEST_P(AttentionBits, DoNotDependOnChunksNeighboursOrThreads) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          AttentionBits,
-                         testing::Combine(testing::Values(KvType::kBf16, KvType::kF32), testing::Values(0, 50)));
+                         testing::Combine(testing::Values(KvType::kBf16, KvType::kF32),
+                                          testing::Values(0, 50)));
 
 TEST(CpuDevice, OneTokenAttendsToItself) {
   const std::unique_ptr<Device> device = MakeDevice(1);
@@ -269,7 +280,9 @@ TEST(CpuDevice, OneTokenAttendsToItself) {
   const std::vector<float> v = Random(shape.kv_heads * shape.dim, 500002);
   for (std::int64_t h = 0; h < shape.q_heads; ++h) {
     for (std::int64_t i = 0; i < shape.dim; ++i) {
-      EXPECT_NEAR(y[static_cast<std::size_t>(h * shape.dim + i)], v[static_cast<std::size_t>(h / 3 * shape.dim + i)], 1e-6);
+      EXPECT_NEAR(y[static_cast<std::size_t>(h * shape.dim + i)],
+                  v[static_cast<std::size_t>(h / 3 * shape.dim + i)],
+                  1e-6);
     }
   }
 }
@@ -309,7 +322,8 @@ TEST(CpuDevice, RotatesBothPairOrders) {
   }
 }
 
-// Experts against plain arithmetic; the bits of a row alone against the row in a batch, over thread counts.
+// Experts against plain arithmetic; the bits of a row alone against the row in a batch, over thread
+// counts.
 class Experts : public testing::Test {
  protected:
   static constexpr std::int64_t kExperts = 5, kHidden = 48, kFfn = 70, kTopK = 3, kRows = 40;
@@ -334,7 +348,10 @@ class Experts : public testing::Test {
     std::vector<const PackedMatrix*> up;
     std::vector<const PackedMatrix*> down;
     for (std::size_t e = 0; e < kExperts; ++e) {
-      const auto add = [&](std::vector<const PackedMatrix*>& list, const std::vector<float>& w, std::int64_t n, std::int64_t k) {
+      const auto add = [&](std::vector<const PackedMatrix*>& list,
+                           const std::vector<float>& w,
+                           std::int64_t n,
+                           std::int64_t k) {
         owned.push_back(PackF32(device, w, n, k));
         list.push_back(owned.back().get());
       };
@@ -376,9 +393,9 @@ TEST_F(Experts, MatchPlainArithmetic) {
       const float* x = x_.data() + row * kHidden;
       std::vector<float> middle(kFfn);
       for (std::int64_t f = 0; f < kFfn; ++f) {
-        middle[static_cast<std::size_t>(f)] =
-            static_cast<float>(Silu(Dot(x, gate_[static_cast<std::size_t>(e)].data() + f * kHidden, kHidden)) *
-                               Dot(x, up_[static_cast<std::size_t>(e)].data() + f * kHidden, kHidden));
+        middle[static_cast<std::size_t>(f)] = static_cast<float>(
+            Silu(Dot(x, gate_[static_cast<std::size_t>(e)].data() + f * kHidden, kHidden)) *
+            Dot(x, up_[static_cast<std::size_t>(e)].data() + f * kHidden, kHidden));
       }
       for (std::int64_t h = 0; h < kHidden; ++h) {
         expected[static_cast<std::size_t>(h)] +=
@@ -388,7 +405,8 @@ TEST_F(Experts, MatchPlainArithmetic) {
     }
     for (std::int64_t h = 0; h < kHidden; ++h) {
       const double want = expected[static_cast<std::size_t>(h)];
-      EXPECT_NEAR(y[static_cast<std::size_t>(row * kHidden + h)], want, 1e-3 + 1e-5 * std::fabs(want));
+      EXPECT_NEAR(
+          y[static_cast<std::size_t>(row * kHidden + h)], want, 1e-3 + 1e-5 * std::fabs(want));
     }
   }
 }
@@ -411,7 +429,8 @@ TEST(CpuDevice, GateMulAndNormFeedAllForms) {
   const std::vector<float> gate = Random(kRows * kK, 21);
   const std::vector<float> up = Random(kRows * kK, 22);
   const std::vector<float> w = Random(kN * kK, 23);
-  const std::unique_ptr<Activations> act = device->NewActivations(kRows, kK, kActFloat | kActBf16 | kActInt8);
+  const std::unique_ptr<Activations> act =
+      device->NewActivations(kRows, kK, kActFloat | kActBf16 | kActInt8);
   device->GateMul(GateKind::kSilu, gate.data(), up.data(), kK, kRows, kK, act.get());
   const std::unique_ptr<PackedMatrix> packed = PackF32(*device, w, kN, kK);
   std::vector<float> y(kRows * kN);
@@ -422,7 +441,9 @@ TEST(CpuDevice, GateMulAndNormFeedAllForms) {
     middle[i] = static_cast<float>(Silu(gate[i]) * up[i]);
   }
   for (std::int64_t i = 0; i < kRows * kN; ++i) {
-    EXPECT_NEAR(y[static_cast<std::size_t>(i)], Dot(middle.data() + i / kN * kK, w.data() + i % kN * kK, kK), 1e-3);
+    EXPECT_NEAR(y[static_cast<std::size_t>(i)],
+                Dot(middle.data() + i / kN * kK, w.data() + i % kN * kK, kK),
+                1e-3);
   }
   std::vector<float> sum = gate;
   device->Add(sum.data(), up.data(), kRows, kK);
@@ -432,7 +453,9 @@ TEST(CpuDevice, GateMulAndNormFeedAllForms) {
   device->RmsNorm(gate.data(), w.data(), 1e-6f, kRows, kK, act.get());
   device->MatMul(*act, kRows, {&task, 1});
   for (std::int64_t i = 0; i < kRows * kN; ++i) {
-    EXPECT_NEAR(y[static_cast<std::size_t>(i)], Dot(normed.data() + i / kN * kK, w.data() + i % kN * kK, kK), 1e-2);
+    EXPECT_NEAR(y[static_cast<std::size_t>(i)],
+                Dot(normed.data() + i / kN * kK, w.data() + i % kN * kK, kK),
+                1e-2);
   }
 }
 
