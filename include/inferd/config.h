@@ -53,6 +53,7 @@ struct ClusterConfig {
   std::string leader;  // host:port of the leader's control port; on the leader: where it listens
   std::string data_address;  // this host's address for data between hosts
   std::string secret_file;
+  std::string runtime_dir;  // for the control socket; empty: under $TMPDIR or /tmp
   std::int64_t nodes_deadline_ms = 600'000;
 };
 

@@ -2,6 +2,7 @@
 #include "api/chat_prompt.h"
 
 #include "api/chat_messages.h"
+#include "api/generate_params.h"
 #include "base/error.h"
 
 #include <nlohmann/json.hpp>
@@ -95,9 +96,7 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context, const
     INFERD_ASSIGN(text, CutAfterFinalMessage(std::move(text), variables["messages"], fault));
   }
   INFERD_ASSIGN(const bool add_special, fields.BoolOr("add_special_tokens", true));
-  INFERD_ASSIGN(
-      auto ids,
-      context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
+  INFERD_ASSIGN(auto ids, EncodePrompt(context, text, add_special, "messages", fault));
   if (ids.empty()) {
     return FieldError(fault, "messages", "The messages make an empty prompt");
   }

@@ -35,9 +35,7 @@ Result<> AddPrompt(const ServerContext& context,
   std::string text;
   if (value.is_string()) {
     text = value.get<std::string>();
-    INFERD_ASSIGN(
-        ids,
-        context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
+    INFERD_ASSIGN(ids, EncodePrompt(context, text, add_special, path, fault));
   } else {
     INFERD_ASSIGN(ids,
                   ParseIds(value, path, context.model.vocab_size, limits::kDetokenizeIds, fault));

@@ -303,6 +303,7 @@ void Connection::OnWritable() {
 void Connection::EndResponse() {
   generation_.reset();
   head_sent_ = false;
+  failure_logged_ = false;
   behind_ms_ = 0;
   if (!keep_alive_) {
     return Linger();
@@ -380,6 +381,10 @@ void Connection::Flush() {
     return;
   }
   const bool done = generation_->done();
+  if (generation_->failure() && !failure_logged_) {
+    failure_logged_ = true;
+    log::Failure("api", "{} id={}", generation_->failure()->message(), request_.request_id);
+  }
   if (generation_->failure() && !head_sent_) {
     HttpResponse response = ErrorResponse(*generation_->failure());
     FinishGeneration(false);

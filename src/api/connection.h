@@ -125,6 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool parsing_ = false;
   bool keep_alive_ = true;
   bool head_sent_ = false;
+  bool failure_logged_ = false;
   bool used_ = false;  // had a request before
 };
 

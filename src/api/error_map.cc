@@ -39,10 +39,15 @@ ErrorStatus StatusOf(Code code) {
 }
 
 std::string ErrorBody(const Error& error, const Fault& fault) {
+  const ErrorStatus status = StatusOf(error.code());
+  // What broke inside is for the log: it may name paths, addresses or processes.
+  const std::string_view message =
+      status.http_status == 500 ? "The server could not answer this request; its log says why"
+                                : std::string_view(error.message());
   std::string body = R"({"error":{"message":)";
-  AppendQuoted(error.message(), &body);
+  AppendQuoted(message, &body);
   body += R"(,"type":)";
-  AppendQuoted(StatusOf(error.code()).type, &body);
+  AppendQuoted(status.type, &body);
   body += R"(,"code":)";
   if (fault.code.empty()) {
     body += "null";

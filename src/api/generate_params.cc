@@ -344,6 +344,25 @@ Result<> AddPrompts(const ServerContext& context,
   return {};
 }
 
+Result<std::vector<std::int32_t>> EncodePrompt(const ServerContext& context,
+                                               std::string_view text,
+                                               bool add_special,
+                                               std::string_view param,
+                                               Fault* fault) {
+  const auto room = static_cast<std::size_t>(context.service.max_model_len());
+  const std::size_t longest = context.model.longest_token_bytes;
+  if (longest > 0 && text.size() / longest > room) {
+    *fault = {std::string(param), "context_length_exceeded"};
+    return InvalidArgument(
+        "The prompt has {} bytes and at least {} tokens, but this model's context holds {}; "
+        "shorten it",
+        text.size(),
+        text.size() / longest,
+        room);
+  }
+  return context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true});
+}
+
 std::string NewId(std::string_view prefix) {
   return fmt::format("{}{:016x}{:016x}", prefix, Random()(), Random()());
 }

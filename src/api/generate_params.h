@@ -41,6 +41,14 @@ Result<> AddPrompts(const ServerContext& context,
                     GenerationSpec* spec,
                     Fault* fault);
 
+/// Tokenises a prompt that will be run. A text that cannot fit into the context however it is cut
+/// is refused before that work is done; `param` names its field.
+Result<std::vector<std::int32_t>> EncodePrompt(const ServerContext& context,
+                                               std::string_view text,
+                                               bool add_special,
+                                               std::string_view param,
+                                               Fault* fault);
+
 /// Ids of a JSON array, each checked against the vocabulary; at most `max_count` of them.
 Result<std::vector<std::int32_t>> ParseIds(const nlohmann::ordered_json& value,
                                            const std::string& path,

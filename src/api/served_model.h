@@ -6,6 +6,7 @@
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,6 +31,8 @@ struct ServedModel {
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   SamplingDefaults defaults;
   std::int64_t created_s = 0;
+  std::size_t longest_token_bytes =
+      0;                        // bounds from below how many tokens a text has; 0: not known
   std::int64_t vocab_size = 0;  // of the model's head; may be wider than the tokenizer's
 
   const std::string& name() const { return names.front(); }

@@ -153,7 +153,14 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                                                  const HttpRequest& what) -> Outcome {
     Fault fault;
     auto outcome = handler(with, what, &fault);
-    return outcome.ok() ? *std::move(outcome) : Outcome(ErrorResponse(outcome.error(), fault));
+    if (outcome.ok()) {
+      return *std::move(outcome);
+    }
+    HttpResponse response = ErrorResponse(outcome.error(), fault);
+    if (response.status == 500) {
+      log::Failure("api", "{} id={}", outcome.error().message(), what.request_id);
+    }
+    return response;
   };
   if (endpoint->place == Place::kInline) {
     return io->Respond(key, std::get<HttpResponse>(run(context, request)));

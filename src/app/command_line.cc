@@ -20,6 +20,7 @@ namespace inferd::app {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxListWords = 64;
 
 struct CommandHelp {
   const char* name;
@@ -91,8 +92,10 @@ class Parser {
       if (std::holds_alternative<bool*>(settings[i].value)) {
         options_.push_back(
             app_.add_flag(names + ",!--no-" + settings[i].flags.front().substr(2), flags_[i]));
+      } else if (std::holds_alternative<std::vector<std::string>*>(settings[i].value)) {
+        options_.push_back(app_.add_option(names, texts_[i])->expected(1, kMaxListWords));
       } else {
-        options_.push_back(app_.add_option(names, texts_[i])->expected(1));
+        options_.push_back(app_.add_option(names, texts_[i])->expected(1)->take_last());
       }
     }
   }
@@ -125,7 +128,7 @@ class Parser {
         continue;
       }
       const bool is_flag = std::holds_alternative<bool*>(settings_[i].value);
-      const std::string text = is_flag ? (flags_[i] ? "true" : "false") : texts_[i];
+      const std::string text = is_flag ? (flags_[i] ? "true" : "false") : Join(texts_[i]);
       INFERD_TRY(SetFromText(settings_[i], settings_[i].flags.front(), text));
     }
     return {};
@@ -135,6 +138,13 @@ class Parser {
   std::string config_file;
 
  private:
+  static std::string Join(const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& word : words) {
+      text += (text.empty() ? "" : ",") + word;
+    }
+    return text;
+  }
   static std::string Names(const Setting& setting) {
     std::string names;
     for (const auto& flag : setting.flags) {
@@ -152,8 +162,8 @@ class Parser {
 
   const std::vector<Setting>& settings_;
   CLI::App app_;
-  std::vector<std::string> texts_;
-  std::deque<bool> flags_;  // not vector<bool>: CLI11 binds to each
+  std::vector<std::vector<std::string>> texts_;  // "a,b" and "a" "b" are the same list
+  std::deque<bool> flags_;                       // not vector<bool>: CLI11 binds to each
   std::vector<CLI::Option*> options_;
   std::string ignored_;
 };

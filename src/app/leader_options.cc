@@ -58,6 +58,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.prefix_cache = config.scheduler.enable_prefix_caching;
   options.step_deadline_ms = config.scheduler.step_deadline_ms;
   options.default_queue_deadline_ms = config.scheduler.queue_deadline_ms;
+  options.runtime_dir = config.cluster.runtime_dir;
   options.nnodes = Int32(config.cluster.nnodes);
   options.nodes_deadline_ms = config.cluster.nodes_deadline_ms;
   if (config.cluster.nnodes > 1) {

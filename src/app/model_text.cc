@@ -7,6 +7,7 @@
 #include "text/chat_template.h"
 #include "text/tokenizer_config.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -128,6 +129,10 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
   served->created_s = std::chrono::duration_cast<std::chrono::seconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
+  for (std::int32_t id = 0; id < served->tokenizer->vocab_size(); ++id) {
+    served->longest_token_bytes =
+        std::max(served->longest_token_bytes, served->tokenizer->TokenBytes(id).size());
+  }
   served->vocab_size = model.spec.vocab_size;
   return std::shared_ptr<const api::ServedModel>(std::move(served));
 }

@@ -58,7 +58,7 @@ void ProgressBar::Update(std::int64_t done, std::int64_t total) {
   if (!finished && last_ms_ != 0 && now_ms - last_ms_ < (terminal_ ? kDrawEveryMs : kLogEveryMs)) {
     return;
   }
-  if (done == last_done_ && !terminal_) {
+  if ((done == last_done_ || done == 0) && !terminal_) {
     return;
   }
   last_ms_ = now_ms;

@@ -55,6 +55,11 @@ TEST(ErrorBody, HasOpenAiShape) {
   EXPECT_TRUE(plain["error"]["code"].is_null());
 }
 
+TEST(ErrorBody, TellsNoInternals) {
+  EXPECT_EQ(ErrorBody(Internal("worker 3 at /run/x"), {}).find("worker 3"), std::string::npos);
+  EXPECT_EQ(ErrorBody(DataLoss("checksum of /x"), {}).find("/x"), std::string::npos);
+}
+
 TEST(ErrorResponse, TellsWhenToTryAgain) {
   EXPECT_EQ(ErrorResponse(ResourceExhausted("full")).headers.at(0).first, "Retry-After");
   EXPECT_EQ(ErrorResponse(Unavailable("draining")).headers.at(0).first, "Retry-After");

@@ -358,6 +358,18 @@ TEST_F(HandlersTest, TooLongIsSaidWithTheNumbers) {
   EXPECT_NE(answer.outcome.error().message().find("1000"), std::string::npos);
 }
 
+TEST_F(HandlersTest, WhatCannotFitIsNotTokenised) {
+  auto model = std::make_shared<ServedModel>(*model_);
+  model->longest_token_bytes = 4;
+  model_ = model;
+  EXPECT_EQ(Complete(R"("prompt":")" + std::string(990, 'x') + R"(","max_tokens":1)").status(),
+            200);
+  const Answer answer = Complete(R"("prompt":")" + std::string(4004, 'x') + "\"");
+  ASSERT_FALSE(answer.outcome.ok());
+  EXPECT_EQ(answer.fault.code, "context_length_exceeded");
+  EXPECT_NE(answer.outcome.error().message().find("4004 bytes"), std::string::npos);
+}
+
 TEST_F(HandlersTest, BosComesOnceWithTextAndNeverWithIds) {
   EXPECT_EQ(Made(Complete(R"("prompt":"ab")")).prompt, (std::vector<std::int32_t>{kBos, 'a', 'b'}));
   EXPECT_EQ(Made(Complete(R"("prompt":"<s>ab")")).prompt,

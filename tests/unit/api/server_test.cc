@@ -358,7 +358,9 @@ TEST_F(ServerTest, AnEngineErrorIsToldInEitherMode) {
   EXPECT_EQ(reply.status, 200);
   const auto events = Events(reply.body);
   EXPECT_EQ(events.back()["error"]["type"], "internal_server_error");
-  EXPECT_EQ(events.back()["error"]["message"], "it broke");
+  EXPECT_EQ(events.back()["error"]["message"].get<std::string>().find("it broke"),
+            std::string::npos)
+      << "what broke inside is for the log";
 }
 
 TEST_F(ServerTest, RequestsOfOneConnectionAnswerInOrder) {

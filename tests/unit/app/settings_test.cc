@@ -136,6 +136,28 @@ TEST(CommandLine, KnowsOtherServersSpellings) {
   EXPECT_EQ(line->config.parallel.pp_partition, (std::vector<std::int64_t>{1, 2, 3}));
 }
 
+TEST(CommandLine, TakesTheCallOfKServe) {
+  const auto line = ParseCommandLine({"serve",
+                                      "/mnt/models",
+                                      "--served-model-name",
+                                      "A",
+                                      "B",
+                                      "--port",
+                                      "8000",
+                                      "--disable-access-log-for-endpoints",
+                                      "/health,/metrics,/ping",
+                                      "--shutdown-timeout",
+                                      "45",
+                                      "--tensor-parallel-size",
+                                      "2"});
+  ASSERT_TRUE(line.ok()) << line.error().message();
+  EXPECT_EQ(line->config.model.model, "/mnt/models");
+  EXPECT_EQ(line->config.model.served_model_name, (std::vector<std::string>{"A", "B"}));
+  EXPECT_EQ(line->config.http.shutdown_timeout_s, 45);
+  EXPECT_EQ(ParseCommandLine({"m", "--tp", "2", "--tp", "3"})->config.parallel.tp, 3)
+      << "the last one wins";
+}
+
 TEST(CommandLine, RefusesWhatItDoesNotKnow) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> table{
       {{"--tensor-paralel-size", "2"}, "did you mean --tensor-parallel-size?"},
