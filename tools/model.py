@@ -88,7 +88,8 @@ def main():
     if source and complete(target, source):
         stamp.touch()
         return
-    fetched = subprocess.run([arguments.inferd, "fetch", arguments.name])
+    fetched = subprocess.run([arguments.inferd, "fetch", arguments.name],
+                             env={**os.environ, "INFERD_CACHE": str(arguments.cache)})
     if fetched.returncode == 0:
         return
     if source is None:
