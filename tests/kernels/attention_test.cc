@@ -21,16 +21,18 @@ struct Options {
   bool sinks = false;
 };
 
+// Between two pages of a head, where other heads and layers lie.
+constexpr std::size_t kGap = 192;
+
 // One sequence with random K and V in shuffled pages.
 class Sequence {
  public:
   Sequence(bool bf16, std::int64_t head_dim, std::int64_t tokens)
       : bf16_(bf16),
         head_dim_(head_dim),
-        page_bytes_(HeadPageBytes(bf16 ? 2 : 4, head_dim) +
-                    192),  // other heads and layers lie between
+        page_bytes_(HeadPageBytes(bf16 ? 2 : 4, head_dim) + kGap),
         pages_(static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens)),
-        memory_(pages_.size() * page_bytes_) {
+        memory_(pages_.size() * page_bytes_ - kGap) {
     std::iota(pages_.begin(), pages_.end(), 0);
     TestRandom random(static_cast<std::uint64_t>(head_dim * 1000 + tokens));
     for (std::size_t i = pages_.size(); i > 1; --i) {
@@ -93,7 +95,7 @@ class Sequence {
   std::int64_t head_dim_;
   std::size_t page_bytes_;
   std::vector<std::int32_t> pages_;
-  AlignedBytes memory_;
+  GuardedBytes memory_;
   std::vector<float> q_;
   float sinks_[kAttentionRows];
 };

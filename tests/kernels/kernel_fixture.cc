@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernel_fixture.h"
 
+#include "base/check.h"
+
+#include <sys/mman.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -92,6 +96,19 @@ float TestRandom::Normal() {
   const float u = std::max(Uniform(), 1e-7f);
   return std::sqrt(-2 * std::log(u)) * std::cos(6.2831853f * Uniform());
 }
+
+GuardedBytes::GuardedBytes(std::size_t size) {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t usable = (size + kPage - 1) / kPage * kPage;
+  mapped_ = usable + kPage;
+  mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  INFERD_CHECK(mapping_ != MAP_FAILED);
+  auto* start = static_cast<std::uint8_t*>(mapping_);
+  INFERD_CHECK(mprotect(start + usable, kPage, PROT_NONE) == 0);
+  data_ = start + usable - size;
+}
+
+GuardedBytes::~GuardedBytes() { munmap(mapping_, mapped_); }
 
 std::int64_t RowBytes(DType type, std::int64_t k) {
   return k / BlockElements(type) * BlockBytes(type);

@@ -34,17 +34,25 @@ std::vector<DType> WeightTypes();
 /// Scalar always; the others as far as the CPU has them.
 std::vector<const KernelTable*> Tables();
 
-/// 64-byte aligned bytes, zeroed.
-class AlignedBytes {
+/// Zeroed bytes that end where an unreadable page begins: a kernel that reads or writes past them
+/// dies, in assembly too. Aligned to 64 when the size is a multiple of 64.
+class GuardedBytes {
  public:
-  explicit AlignedBytes(std::size_t size) : storage_(size + 128) {}
-  std::uint8_t* data() {
-    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
-    return storage_.data() + (64 - address % 64) % 64;
+  explicit GuardedBytes(std::size_t size);
+  ~GuardedBytes();
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+
+  std::uint8_t* data() const { return data_; }
+  template <class T>
+  T* As() const {
+    return reinterpret_cast<T*>(data_);
   }
 
  private:
-  std::vector<std::uint8_t> storage_;
+  void* mapping_;
+  std::size_t mapped_;
+  std::uint8_t* data_;
 };
 
 }  // namespace inferd::kernels

@@ -33,7 +33,12 @@ class Problem {
         blocks_((k_ + 31) / 32),
         k2_((k_ + 1) / 2 * 2),
         packed_(static_cast<std::size_t>(NumPanels(n_)) * PanelBytes(form_, k_)),
-        scratch_(kMatMulScratch) {
+        scratch_(kMatMulScratch),
+        x_(static_cast<std::size_t>(rows * k_) * 4),
+        bias_(static_cast<std::size_t>(n_) * 4),
+        int8_(static_cast<std::size_t>(rows * blocks_) * sizeof(ActBlock)),
+        bf16_(static_cast<std::size_t>(rows * k2_) * 2),
+        y_(static_cast<std::size_t>(rows * n_) * 4) {
     TestRandom random(static_cast<std::uint64_t>(n_ * 131 + k_) * 31 +
                       static_cast<std::uint64_t>(type));
     stored_ = RandomRows(type, n_, k_, random);
@@ -49,19 +54,15 @@ class Problem {
                                 reinterpret_cast<std::byte*>(out));
       EXPECT_EQ(bad, -1);
     }
-    x_.resize(static_cast<std::size_t>(rows * k_));
-    for (float& v : x_) {
-      v = random.Normal();
+    for (std::int64_t i = 0; i < rows * k_; ++i) {
+      x_.As<float>()[i] = random.Normal();
     }
-    bias_.resize(static_cast<std::size_t>(n_));
-    for (float& v : bias_) {
-      v = random.Normal();
+    for (std::int64_t i = 0; i < n_; ++i) {
+      bias_.As<float>()[i] = random.Normal();
     }
-    int8_.resize(static_cast<std::size_t>(rows * blocks_));
-    bf16_.resize(static_cast<std::size_t>(rows * k2_));
     for (std::int64_t t = 0; t < rows; ++t) {
-      ScalarKernels().quantize(x_.data() + t * k_, k_, int8_.data() + t * blocks_);
-      ScalarKernels().to_bf16(x_.data() + t * k_, k_, bf16_.data() + t * k2_);
+      ScalarKernels().quantize(x_.As<float>() + t * k_, k_, int8_.As<ActBlock>() + t * blocks_);
+      ScalarKernels().to_bf16(x_.As<float>() + t * k_, k_, bf16_.As<std::uint16_t>() + t * k2_);
     }
   }
 
@@ -71,30 +72,31 @@ class Problem {
   // Tokens [first, first + m) with the panels done in `parts` calls.
   std::vector<float> Run(
       const KernelTable& table, std::int64_t first, std::int64_t m, int parts, bool bias) {
-    std::vector<float> y(static_cast<std::size_t>(m * n_), -77.0f);
+    float* y = y_.As<float>() + (rows_ - m) * n_;  // ends at the guard
+    std::fill_n(y, m * n_, -77.0f);
     MatMulArgs args = {};
     args.form = form_;
     args.panels = packed_.data();
     args.panel_bytes = PanelBytes(form_, k_);
     args.n = n_;
     args.k = k_;
-    args.a_int8 = int8_.data() + first * blocks_;
-    args.a_bf16 = bf16_.data() + first * k2_;
-    args.a_float = x_.data() + first * k_;
+    args.a_int8 = int8_.As<ActBlock>() + first * blocks_;
+    args.a_bf16 = bf16_.As<std::uint16_t>() + first * k2_;
+    args.a_float = x_.As<float>() + first * k_;
     args.ld_int8 = blocks_;
     args.ld_bf16 = k2_;
     args.ld_float = k_;
     args.m = m;
-    args.y = y.data();
+    args.y = y;
     args.ldy = n_;
-    args.bias = bias ? bias_.data() : nullptr;
+    args.bias = bias ? bias_.As<float>() : nullptr;
     args.scratch = scratch_.data();
     for (int part = 0; part < parts; ++part) {
       args.first = NumPanels(n_) * part / parts;
       args.last = NumPanels(n_) * (part + 1) / parts;
       table.matmul(args);
     }
-    return y;
+    return {y, y + m * n_};
   }
 
   // Largest |y - reference| / sum |w a| over all tokens and rows.
@@ -104,7 +106,7 @@ class Problem {
     for (std::int64_t r = 0; r < n_; ++r) {
       DequantRow(type_, stored_.data() + r * RowBytes(type_, k_), k_, w.data());
       for (std::int64_t t = 0; t < rows_; ++t) {
-        double sum = bias ? static_cast<double>(bias_[static_cast<std::size_t>(r)]) : 0;
+        double sum = bias ? static_cast<double>(bias_.As<float>()[r]) : 0;
         double size = std::fabs(sum) + 1e-30;
         for (std::int64_t i = 0; i < k_; ++i) {
           const double product = static_cast<double>(w[static_cast<std::size_t>(i)]) * Input(t, i);
@@ -120,12 +122,12 @@ class Problem {
  private:
   double Input(std::int64_t t, std::int64_t i) const {
     if (IsInt8Form(form_)) {
-      const ActBlock& block = int8_[static_cast<std::size_t>(t * blocks_ + i / 32)];
+      const ActBlock& block = int8_.As<ActBlock>()[t * blocks_ + i / 32];
       return static_cast<double>(block.d) * block.q[i % 32];
     }
     return form_ == PackForm::kBf16
-               ? static_cast<double>(Bf16ToFloat(bf16_[static_cast<std::size_t>(t * k2_ + i)]))
-               : static_cast<double>(x_[static_cast<std::size_t>(t * k_ + i)]);
+               ? static_cast<double>(Bf16ToFloat(bf16_.As<std::uint16_t>()[t * k2_ + i]))
+               : static_cast<double>(x_.As<float>()[t * k_ + i]);
   }
 
   DType type_;
@@ -136,12 +138,13 @@ class Problem {
   std::int64_t blocks_;
   std::int64_t k2_;
   std::vector<std::byte> stored_;
-  AlignedBytes packed_;
-  AlignedBytes scratch_;
-  std::vector<float> x_;
-  std::vector<float> bias_;
-  std::vector<ActBlock> int8_;
-  std::vector<std::uint16_t> bf16_;
+  GuardedBytes packed_;
+  GuardedBytes scratch_;
+  GuardedBytes x_;
+  GuardedBytes bias_;
+  GuardedBytes int8_;
+  GuardedBytes bf16_;
+  GuardedBytes y_;
 };
 
 std::vector<Shape> ShapesOf(DType type) {
