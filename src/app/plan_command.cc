@@ -48,8 +48,8 @@ Result<> PrintPlan(const Config& config) {
     std::printf("%s\n", Describe(shard).c_str());
   }
   spec::LedgerOptions ledger_options;
-  ledger_options.bytes_per_weight = static_cast<double>(options.weight_bytes) /
-                                    static_cast<double>(spec::CountParameters(model.spec));
+  ledger_options.bytes_per_weight = spec::BytesPerWeight(model.spec, options.weight_bytes);
+  ledger_options.kv_bytes_per_value = spec::KvBytesPerValue(options.kv_dtype, model.spec);
   ledger_options.max_batched_tokens = options.max_num_batched_tokens;
   ledger_options.max_num_seqs = options.max_num_seqs;
   INFERD_ASSIGN(const spec::MemoryLedger ledger,

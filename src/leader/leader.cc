@@ -291,10 +291,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
  private:
   Result<> Size() {
-    const bool f32_kv =
-        options_.kv_dtype == spec::KvDtype::kF32 ||
-        (options_.kv_dtype == spec::KvDtype::kAuto && options_.model.weight_dtype == DType::kF32);
-    const std::int64_t parameters = spec::CountParameters(options_.model);
     const int ranks_here =
         std::max(1, options_.parallel.dp * options_.parallel.ranks_per_replica() / options_.nnodes);
     std::int64_t host_bytes = options_.kv_cache_bytes;
@@ -304,10 +300,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     SizingInput input;
     input.model = &options_.model;
     input.shards = &shards_;
-    input.bytes_per_weight = parameters > 0 ? static_cast<double>(options_.weight_bytes) /
-                                                  static_cast<double>(parameters)
-                                            : 2;
-    input.kv_bytes_per_value = f32_kv ? 4 : 2;
+    input.bytes_per_weight = spec::BytesPerWeight(options_.model, options_.weight_bytes);
+    input.kv_bytes_per_value = spec::KvBytesPerValue(options_.kv_dtype, options_.model);
     input.page_tokens = kPageTokens;
     input.max_num_seqs = options_.max_num_seqs;
     input.max_batched_tokens = options_.max_num_batched_tokens;

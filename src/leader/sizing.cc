@@ -28,7 +28,7 @@ Result<Sizing> SizeKvCache(const SizingInput& input) {
   if (sizing.kv_pages < 1) {
     return ResourceExhausted(
         "the KV cache may take {} bytes per rank, but one page of {} tokens needs {}; give it more "
-        "with --kv-cache-memory",
+        "with --kv-cache-bytes",
         input.kv_cache_bytes,
         input.page_tokens,
         page_bytes);
@@ -38,7 +38,7 @@ Result<Sizing> SizeKvCache(const SizingInput& input) {
     return ResourceExhausted(
         "--max-model-len {} needs {} bytes of KV cache per rank and there are {}; use at most {}, "
         "or "
-        "more with --kv-cache-memory",
+        "more with --kv-cache-bytes",
         input.max_model_len,
         pages_per_sequence * page_bytes,
         input.kv_cache_bytes,

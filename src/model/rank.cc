@@ -366,8 +366,7 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
 }
 
 ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
-  const bool wide = dtype == spec::KvDtype::kF32 ||
-                    (dtype == spec::KvDtype::kAuto && model.weight_dtype == DType::kF32);
+  const bool wide = spec::KvIsF32(dtype, model);
   return wide ? ops::KvType::kF32 : ops::KvType::kBf16;
 }
 

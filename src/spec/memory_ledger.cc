@@ -171,6 +171,11 @@ std::int64_t CountParameters(const ModelSpec& model, const ShardPlan& shard) {
   return count;
 }
 
+double BytesPerWeight(const ModelSpec& model, std::int64_t weight_bytes) {
+  const std::int64_t parameters = CountParameters(model);
+  return parameters > 0 ? static_cast<double>(weight_bytes) / static_cast<double>(parameters) : 2;
+}
+
 std::int64_t KvValuesPerToken(const ModelSpec& model) {
   return 2 * model.num_layers * model.num_kv_heads * model.head_dim;
 }

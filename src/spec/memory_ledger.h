@@ -47,6 +47,9 @@ struct MemoryLedger {
 
 /// Parameters of the whole model (tied head counted once).
 std::int64_t CountParameters(const ModelSpec& model);
+/// Stored bytes per parameter of a model whose tensors take weight_bytes in all; 2 when it has no
+/// parameters.
+double BytesPerWeight(const ModelSpec& model, std::int64_t weight_bytes);
 /// Parameters one shard holds.
 std::int64_t CountParameters(const ModelSpec& model, const ShardPlan& shard);
 /// KV values (K and V, all layers) per token of the whole model; times the KV type's size = bytes.

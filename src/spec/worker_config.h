@@ -13,6 +13,15 @@ namespace inferd::spec {
 
 enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32 };
 
+/// Whether the KV cache holds F32 (else BF16): kAuto follows the weights.
+inline bool KvIsF32(KvDtype dtype, const ModelSpec& model) {
+  return dtype == KvDtype::kF32 || (dtype == KvDtype::kAuto && model.weight_dtype == DType::kF32);
+}
+/// Bytes of one stored K or V value.
+inline std::int64_t KvBytesPerValue(KvDtype dtype, const ModelSpec& model) {
+  return KvIsF32(dtype, model) ? 4 : 2;
+}
+
 /// Sent once to each worker: load this.
 struct LoadRequest {
   std::string

@@ -22,15 +22,6 @@ struct Case {
   spec::ParallelSpec parallel;
 };
 
-spec::ParallelSpec Parallel(int tp, int pp, int ep, int dp = 1) {
-  spec::ParallelSpec parallel;
-  parallel.tp = tp;
-  parallel.pp = pp;
-  parallel.ep = ep;
-  parallel.dp = dp;
-  return parallel;
-}
-
 ServerOptions Options(const Case& c) {
   ServerOptions options;
   options.model = c.model;

@@ -30,6 +30,15 @@ std::int64_t TotalBytes(const store::TensorSource& tensors) {
 
 }  // namespace
 
+spec::ParallelSpec Parallel(int tp, int pp, int ep, int dp) {
+  spec::ParallelSpec parallel;
+  parallel.tp = tp;
+  parallel.pp = pp;
+  parallel.ep = ep;
+  parallel.dp = dp;
+  return parallel;
+}
+
 void Collector::Publish(std::span<leader::OutputEvent> events) {
   {
     const std::lock_guard lock(mutex_);

@@ -43,6 +43,8 @@ class Collector : public leader::EventSink {
   std::map<std::pair<std::uint32_t, std::int32_t>, Answer> answers_;
 };
 
+spec::ParallelSpec Parallel(int tp, int pp, int ep, int dp = 1);
+
 struct ServerOptions {
   std::string model = "llama";  // a folder of tests/data, or an absolute path
   spec::ParallelSpec parallel;

@@ -62,15 +62,6 @@ TEST_P(ParallelTest, GivesTheTokensOfOneRank) {
   EXPECT_EQ(tokens, Expected(layout.model));
 }
 
-spec::ParallelSpec Parallel(int tp, int pp, int ep, int dp) {
-  spec::ParallelSpec parallel;
-  parallel.tp = tp;
-  parallel.pp = pp;
-  parallel.ep = ep;
-  parallel.dp = dp;
-  return parallel;
-}
-
 spec::ParallelSpec ExpertsInTp(int tp) {
   spec::ParallelSpec parallel;
   parallel.tp = tp;

@@ -26,10 +26,6 @@ BANNED = [
     (re.compile(r"TODO(?!\(#\d+\))"), "TODO needs an issue: TODO(#7)"),
     (re.compile(r"XXX|FIXME"), "mend it or file it"),
 ]
-# Words that a third-party API forces on one file.
-ALLOWED = {
-    ("src/base/log.cc", "new"),
-}
 WIRE_ONLY = {"rpc": ["grpcpp/", "inferd/v1/"], "kernels": ["immintrin.h"]}
 
 
@@ -77,7 +73,7 @@ def check_words(name, text, report):
     for number, line in enumerate(strip_comments(text).splitlines(), 1):
         for pattern, advice in BANNED:
             found = pattern.search(line)
-            if found and (name, found.group(0)) not in ALLOWED:
+            if found:
                 report(name, number, f"'{found.group(0).strip()}': {advice}")
 
 
@@ -111,6 +107,21 @@ def check_dead_headers(names, report):
                 report(name, 1, "no file includes this header")
 
 
+def check_flags(names, report):
+    """A flag that a message or the README recommends must exist."""
+    table = "".join((ROOT / f"src/app/{file}.cc").read_text() for file in ("settings", "command_line", "worker_command"))
+    known = set(re.findall(r'(--[a-z][a-z0-9-]+)"', table)) | {"--shm-size"}  # The last is the container engine's.
+    for name in names:
+        if not (name == "README.md" or (name.startswith("src/") and not name.startswith("src/app/") and name.endswith(".cc"))):
+            continue
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+            texts = [line] if name == "README.md" else re.findall(r'"(?:\\.|[^"\\])*"', line)
+            for text in texts:
+                for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text):
+                    if flag not in known and flag.replace("--no-", "--", 1) not in known:
+                        report(name, number, f"names {flag}, which is no flag of inferd")
+
+
 def check_docs(names, report):
     known = set(names) | {str(p) for n in names for p in pathlib.PurePosixPath(n).parents}
     for name in names:
@@ -134,6 +145,7 @@ def main():
     for name in names:
         check_file(name, report)
     check_dead_headers(names, report)
+    check_flags(names, report)
     check_docs(names, report)
     for finding in findings:
         print(finding)
