@@ -64,6 +64,14 @@ class FakeInferenceService final : public leader::InferenceService {
     fail_error_ = std::move(error);
   }
 
+  /// While held, choices that have come to their failure wait before it.
+  void HoldFailure(bool hold) {
+    {
+      const std::lock_guard lock(mutex_);
+      hold_failure_ = hold;
+    }
+    changed_.notify_all();
+  }
   /// Waits until `count` choices run (queued or running); false after 10 s.
   bool WaitRunning(std::size_t count) {
     std::unique_lock lock(mutex_);
@@ -177,10 +185,16 @@ class FakeInferenceService final : public leader::InferenceService {
     return sampled;
   }
 
+  bool AllAtFailure() const {
+    return std::all_of(running_.begin(), running_.end(), [this](const Running& r) {
+      return r.position == fail_after_;
+    });
+  }
+
   void Loop() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      if (running_.empty() || paused_) {
+      if (running_.empty() || paused_ || (hold_failure_ && AllAtFailure())) {
         changed_.wait(lock);
         continue;
       }
@@ -212,6 +226,7 @@ class FakeInferenceService final : public leader::InferenceService {
   int fail_after_ = -1;
   std::size_t cancels_ = 0;
   bool paused_ = false;
+  bool hold_failure_ = false;
   bool stop_ = false;
   std::atomic<std::uint64_t> tokens_{0};
   std::atomic<leader::Phase> phase_{leader::Phase::kReady};

@@ -267,7 +267,14 @@ TEST_F(ServerTest, AnEngineErrorIsToldInEitherMode) {
       << "nothing was sent yet";
   service_.FailAfter(2, Internal("it broke"));
   EXPECT_EQ(Post(port_, "/v1/chat/completions", kChat).status, 500);
-  const Reply reply = Post(port_, "/v1/chat/completions", ChatWith(R"("stream":true)"));
+  // The failure comes once the client has seen the stream begin; one that overtakes the first event
+  // still gets a status of its own, as above.
+  service_.HoldFailure(true);
+  HttpClient client(port_);
+  client.Send(PostBytes("/v1/chat/completions", ChatWith(R"("stream":true)")));
+  ASSERT_TRUE(client.ReadUntil("content\":\"H"));
+  service_.HoldFailure(false);
+  const Reply reply = client.Read();
   EXPECT_EQ(reply.status, 200);
   const auto events = Events(reply.body);
   EXPECT_EQ(events.back()["error"]["type"], "internal_server_error");
