@@ -2,7 +2,7 @@
 // From a model's files to its text side: tokenizer, chat template, sampling defaults.
 #pragma once
 
-#include "api/served_model.h"
+#include "api/core/served_model.h"
 #include "inferd/config.h"
 #include "inferd/result.h"
 #include "store/model.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the
 // node agent.
-#include "api/server.h"
+#include "api/server/server.h"
 #include "app/commands.h"
 #include "app/model_text.h"
 #include "app/progress.h"

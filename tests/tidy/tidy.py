@@ -11,7 +11,9 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = tomllib.loads((ROOT / "tests/tidy/rooms.toml").read_text())["rooms"]
+TABLE = tomllib.loads((ROOT / "tests/tidy/rooms.toml").read_text())
+ROOMS = TABLE["rooms"]
+SUB_ROOMS = TABLE["sub_rooms"]
 MAX_BLOB_BYTES = 500_000
 MAX_LINES = {".cc": 600, ".h": 300, ".py": 600, ".rs": 600}
 
@@ -64,9 +66,22 @@ def check_includes(name, text, report):
         target = path.split("/")[0]
         if target in ROOMS and target != room and target not in ROOMS[room]:
             report(name, number, f"room '{room}' may not include '{target}' (tests/tidy/rooms.toml)")
+        if room in SUB_ROOMS and target == room:
+            check_sub_room(name, number, path, SUB_ROOMS[room], report)
         for owner, prefixes in WIRE_ONLY.items():
             if room != owner and any(path.startswith(prefix) for prefix in prefixes):
                 report(name, number, f"only '{owner}' includes {path}")
+
+
+def check_sub_room(name, number, path, table, report):
+    """Within a room that has sub-rooms, folders look downwards only: src/<room>/<sub>/x.cc includes <room>/<sub>/y.h."""
+    own, other = name.split("/")[2], path.split("/")[1]
+    for folder in (own, other):
+        if folder not in table:
+            report(name, number, f"'{folder}' is not a sub-room in tests/tidy/rooms.toml")
+            return
+    if other != own and other not in table[own]:
+        report(name, number, f"sub-room '{own}' may not include '{other}' (tests/tidy/rooms.toml)")
 
 
 def check_words(name, text, report):

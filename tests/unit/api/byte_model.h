@@ -3,7 +3,7 @@
 // written.
 #pragma once
 
-#include "api/served_model.h"
+#include "api/core/served_model.h"
 #include "base/check.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"

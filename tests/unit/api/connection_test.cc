@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole front end over loopback: connections, framing, limits, slow and leaving clients,
 // health, drain.
-#include "api/event_ring.h"
+#include "api/core/event_ring.h"
 #include "server_fixture.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/error_map.h"
+#include "api/core/error_map.h"
 
+#include "api/http/error_response.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>

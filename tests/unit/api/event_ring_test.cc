@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/event_ring.h"
+#include "api/core/event_ring.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

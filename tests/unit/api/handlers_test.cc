@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handlers of the generating endpoints and of /tokenize, called directly: what they make of
 // parameters, and what they refuse, by name.
-#include "api/endpoint.h"
+#include "api/openai/endpoints.h"
 #include "fake_service.h"
 
 #include <gtest/gtest.h>

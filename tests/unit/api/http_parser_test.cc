@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/http_parser.h"
+#include "api/http/http_parser.h"
 
-#include "api/limits.h"
+#include "api/core/limits.h"
 
 #include <gtest/gtest.h>
 

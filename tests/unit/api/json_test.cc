@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // json_parse.h and json_writer.h.
-#include "api/json_parse.h"
-#include "api/json_writer.h"
-#include "api/limits.h"
+#include "api/core/json_parse.h"
+#include "api/core/json_writer.h"
+#include "api/core/limits.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

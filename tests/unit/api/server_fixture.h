@@ -2,7 +2,7 @@
 // A server over loopback with an engine that recites, and what a client makes of a stream.
 #pragma once
 
-#include "api/server.h"
+#include "api/server/server.h"
 #include "fake_service.h"
 #include "http_client.h"
 

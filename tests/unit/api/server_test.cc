@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole front end over loopback: what is generated, whole and streamed.
-#include "api/server.h"
+#include "api/server/server.h"
 
 #include "server_fixture.h"
 

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `messages` of a chat request, checked and brought into the one form that chat templates
+// expect.
+#pragma once
+
+#include "api/core/fields.h"
+#include "inferd/result.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace inferd::api {
+
+/// Text parts become one string (joined by line breaks), absent assistant content becomes "",
+/// arguments of past tool calls become objects, the role `developer` becomes `system`. Other
+/// content (images, audio) is refused by its path.
+Result<nlohmann::ordered_json> NormalizeMessages(const Fields& fields);
+
+}  // namespace inferd::api

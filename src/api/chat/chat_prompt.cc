@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a chat's messages to its prompt.
+#include "api/chat/chat_request.h"
+#include "base/error.h"
+
+#include <string_view>
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view Trim(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+/// Cuts what the template put behind the last message, so that the reply continues it.
+Result<std::string> CutAfterFinalMessage(std::string rendered, const Json& messages, Fault* fault) {
+  const auto& content = messages.back()["content"].get_ref<const std::string&>();
+  std::string_view part = content;
+  std::size_t at = rendered.rfind(part);
+  if (at == std::string::npos || part.empty()) {
+    part = Trim(content);
+    at = rendered.rfind(part);
+  }
+  if (part.empty() || at == std::string::npos) {
+    return FieldError(
+        fault,
+        "continue_final_message",
+        "continue_final_message needs a last message whose text the chat template shows");
+  }
+  rendered.resize(at + part.size());
+  return rendered;
+}
+
+}  // namespace
+
+Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
+                                             const ChatRequest& chat,
+                                             Fault* fault) {
+  if (context.model.chat_template == nullptr) {
+    return FieldError(
+        fault,
+        "messages",
+        "The model has no chat template; use /v1/completions, or start the server with "
+        "--chat-template FILE");
+  }
+  Json variables;
+  variables["messages"] = chat.messages;
+  variables["tools"] = nullptr;
+  variables["add_generation_prompt"] = chat.add_generation_prompt;
+  if (!chat.documents.is_null()) {
+    variables["documents"] = chat.documents;
+  }
+  if (chat.reasoning_effort) {
+    variables["reasoning_effort"] = *chat.reasoning_effort;
+  }
+  auto rendered = context.model.chat_template->Render(variables.dump(), chat.template_kwargs);
+  if (!rendered.ok()) {
+    *fault = {"messages", "chat_template_error"};
+    return rendered.error().WithContext("chat template");
+  }
+  std::string text = *std::move(rendered);
+  if (chat.continue_final_message) {
+    INFERD_ASSIGN(text, CutAfterFinalMessage(std::move(text), chat.messages, fault));
+  }
+  INFERD_ASSIGN(auto ids, EncodePrompt(context, text, chat.add_special_tokens, "messages", fault));
+  if (ids.empty()) {
+    return FieldError(fault, "messages", "The messages make an empty prompt");
+  }
+  return ids;
+}
+
+}  // namespace inferd::api

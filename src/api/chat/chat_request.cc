@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/chat/chat_request.h"
+
+#include "api/chat/chat_messages.h"
+
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<std::int32_t> ParseLogprobs(const Fields& fields) {
+  INFERD_ASSIGN(const bool logprobs, fields.BoolOr("logprobs", false));
+  INFERD_ASSIGN(const auto top, fields.Int(limits::kTopLogprobs));
+  if (!logprobs && top.value_or(0) > 0) {
+    return FieldError(fields.fault(), "top_logprobs", "top_logprobs needs logprobs true");
+  }
+  return logprobs ? static_cast<std::int32_t>(top.value_or(0)) : -1;
+}
+
+}  // namespace
+
+Result<> ParseChatPrompt(const Fields& fields, ChatRequest* chat) {
+  Fault* const fault = fields.fault();
+  INFERD_ASSIGN(chat->messages, NormalizeMessages(fields));
+  INFERD_ASSIGN(chat->continue_final_message, fields.BoolOr("continue_final_message", false));
+  INFERD_ASSIGN(chat->add_generation_prompt,
+                fields.BoolOr("add_generation_prompt", !chat->continue_final_message));
+  if (chat->continue_final_message && chat->add_generation_prompt) {
+    return FieldError(fault,
+                      "continue_final_message",
+                      "continue_final_message and add_generation_prompt exclude each other");
+  }
+  if (const Json* const documents = fields.Find("documents")) {
+    if (!documents->is_array()) {
+      return FieldError(
+          fault, "documents", "documents must be a list, not {}", documents->type_name());
+    }
+    chat->documents = *documents;
+  }
+  INFERD_ASSIGN(chat->reasoning_effort, fields.String("reasoning_effort"));
+  if (const Json* const given = fields.Find("chat_template_kwargs")) {
+    if (!given->is_object()) {
+      return FieldError(fault,
+                        "chat_template_kwargs",
+                        "chat_template_kwargs must be an object, not {}",
+                        given->type_name());
+    }
+    chat->template_kwargs = given->dump();
+  }
+  INFERD_ASSIGN(chat->add_special_tokens, fields.BoolOr("add_special_tokens", true));
+  return {};
+}
+
+Result<ChatRequest> ParseChatRequest(const ServerContext& context, const Fields& fields) {
+  ChatRequest chat;
+  INFERD_ASSIGN(chat.params, ParseParams(context, fields));
+  INFERD_ASSIGN(const bool echo, fields.BoolOr("echo", false));
+  if (echo) {
+    return FieldError(fields.fault(), "echo", "echo is for /v1/completions only");
+  }
+  INFERD_ASSIGN(chat.params.sampling.logprobs, ParseLogprobs(fields));
+  INFERD_ASSIGN(const auto max_tokens, fields.Int(limits::kMaxTokens));
+  INFERD_ASSIGN(const auto max_completion_tokens, fields.Int(limits::kMaxCompletionTokens));
+  chat.params.max_tokens = max_completion_tokens ? max_completion_tokens : max_tokens;
+  INFERD_TRY(ParseChatPrompt(fields, &chat));
+  return chat;
+}
+
+Result<std::unique_ptr<Generation>> StartChat(const ServerContext& context,
+                                              const ChatRequest& chat,
+                                              std::unique_ptr<ReplyFormat> format,
+                                              Fault* fault) {
+  GenerationSpec spec;
+  leader::GenerateRequest prototype;
+  INFERD_TRY(ApplyParams(context, chat.params, &spec, &prototype));
+  std::vector<std::vector<std::int32_t>> prompts(1);
+  INFERD_ASSIGN(prompts.front(), ChatPrompt(context, chat, fault));
+  INFERD_TRY(AddPrompts(context,
+                        std::move(prompts),
+                        prototype,
+                        chat.params.max_tokens,
+                        limits::kInt32Max,
+                        "messages",
+                        &spec,
+                        fault));
+  spec.echoes.emplace_back();
+  spec.format = std::move(format);
+  return std::make_unique<Generation>(std::move(spec));
+}
+
+}  // namespace inferd::api

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table from error codes to HTTP statuses and OpenAI error types, and the body of an
+// error answer.
+#pragma once
+
+#include "inferd/result.h"
+
+#include <string>
+#include <string_view>
+
+namespace inferd::api {
+
+struct ErrorStatus {
+  int http_status;
+  std::string_view type;  // OpenAI's `error.type`
+};
+
+ErrorStatus StatusOf(Code code);
+
+/// What a client is told about an error besides code and message.
+struct Fault {
+  std::string param;  // path of the offending field ("messages[0].content"); empty: null
+  std::string code;   // OpenAI's `error.code` ("model_not_found"); empty: null
+};
+
+/// {"error":{"message","type","code","param"}}
+std::string ErrorBody(const Error& error, const Fault& fault);
+
+}  // namespace inferd::api

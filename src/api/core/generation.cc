@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/core/generation.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+std::int64_t Characters(std::string_view utf8) {
+  return std::count_if(utf8.begin(), utf8.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  });
+}
+
+}  // namespace
+
+struct Generation::Choice {
+  Choice(std::int32_t choice_index, const GenerationSpec& spec)
+      : index(choice_index), detokenizer(spec.tokenizer, {.skip_special = spec.skip_special}) {
+    if (spec.stops != nullptr) {
+      matcher.emplace(spec.stops, spec.include_stop);
+    }
+    if (spec.parsers != nullptr) {
+      parser = spec.parsers->Make();
+    }
+  }
+
+  std::int32_t index;
+  text::IncrementalDetokenizer detokenizer;
+  std::optional<text::StopMatcher> matcher;
+  std::unique_ptr<text::OutputParser> parser;
+  std::string text;                       // streams: not yet rendered; else all of it
+  std::vector<text::OutputDelta> deltas;  // the same, when there is a parser
+  std::vector<LogprobItem> logprobs;      // the same
+  std::int64_t tokens = 0;
+  std::int64_t reasoning_tokens = 0;
+  std::int64_t characters = 0;  // of the token texts so far, for text_offset
+  std::int64_t last_token_ns = 0;
+  leader::FinishReason finish = leader::FinishReason::kNone;
+  StopReason stop_reason;
+  bool has_tool_calls = false;
+  bool begun = false;   // its first event was seen
+  bool opened = false;  // its opening is rendered
+  bool queued = false;  // in dirty_
+};
+
+Generation::Generation(GenerationSpec spec) : spec_(std::move(spec)) {
+  choices_.reserve(spec_.requests.size() * static_cast<std::size_t>(spec_.n));
+  for (std::size_t prompt = 0; prompt < spec_.requests.size(); ++prompt) {
+    const auto& ids = spec_.requests[prompt].prompt;
+    prompt_tokens_.push_back(static_cast<std::int64_t>(ids.size()));
+    first_prompt_token_.push_back(ids.empty() ? -1 : ids.front());
+    for (std::int32_t k = 0; k < spec_.n; ++k) {
+      choices_.emplace_back(static_cast<std::int32_t>(choices_.size()), spec_);
+    }
+  }
+  open_choices_ = choices_.size();
+  if (!spec_.generate) {
+    for (Choice& choice : choices_) {
+      AddEcho(&choice, static_cast<std::size_t>(choice.index / spec_.n), nullptr);
+      EndChoice(&choice, leader::FinishReason::kLength, {});
+    }
+  }
+}
+
+Generation::~Generation() = default;
+
+std::vector<leader::GenerateRequest> Generation::TakeRequests() {
+  return spec_.generate ? std::move(spec_.requests) : std::vector<leader::GenerateRequest>();
+}
+
+void Generation::MarkDirty(Choice* choice) {
+  if (spec_.stream && !choice->queued) {
+    choice->queued = true;
+    dirty_.push_back(choice);
+  }
+}
+
+void Generation::AddText(Choice* choice, std::string_view text) {
+  if (text.empty()) {
+    return;
+  }
+  if (choice->parser != nullptr) {
+    const std::size_t before = choice->deltas.size();
+    choice->parser->Push(text, &choice->deltas);
+    return AddDeltas(choice, before);
+  }
+  pending_bytes_ += text.size();
+  choice->text += text;
+  MarkDirty(choice);
+}
+
+/// Counts deltas[before..) and joins each with its forerunner where they are one text.
+void Generation::AddDeltas(Choice* choice, std::size_t before) {
+  auto& deltas = choice->deltas;
+  std::size_t kept = before;
+  for (std::size_t i = before; i < deltas.size(); ++i) {
+    text::OutputDelta& delta = deltas[i];
+    pending_bytes_ += delta.text.size();
+    const bool begins = delta.kind == text::OutputDelta::Kind::kToolCall;
+    choice->has_tool_calls |= begins;
+    if (kept > 0 && !begins && deltas[kept - 1].kind == delta.kind &&
+        deltas[kept - 1].call == delta.call) {
+      deltas[kept - 1].text += delta.text;
+    } else {
+      if (kept != i) {
+        deltas[kept] = std::move(delta);
+      }
+      ++kept;
+    }
+  }
+  deltas.resize(kept);
+  MarkDirty(choice);
+}
+
+void Generation::AddLogprob(Choice* choice, spec::SampledToken* token) {
+  const std::string text = text::MakeTokenText(*spec_.tokenizer, token->token).token;
+  choice->logprobs.push_back({.token = token->token,
+                              .logprob = token->logprob,
+                              .top = std::move(token->top),
+                              .text_offset = choice->characters});
+  choice->characters += Characters(text);
+  pending_bytes_ +=
+      64 * (1 + choice->logprobs.back().top.size());  // about what it takes on the wire
+  MarkDirty(choice);
+}
+
+void Generation::AddEcho(Choice* choice,
+                         std::size_t prompt,
+                         std::vector<spec::SampledToken>* prompt_logprobs) {
+  if (!spec_.echo) {
+    return;
+  }
+  if (spec_.logprobs && prompt_logprobs != nullptr && first_prompt_token_[prompt] >= 0) {
+    // The first token follows nothing, so it has no logprob; the engine may leave it out or send it
+    // unscored.
+    const auto count = static_cast<std::int64_t>(prompt_logprobs->size());
+    spec::SampledToken first;
+    first.token = first_prompt_token_[prompt];
+    AddLogprob(choice, &first);
+    choice->logprobs.back().known = false;
+    for (auto i = count == prompt_tokens_[prompt] ? 1 : 0; i < count; ++i) {
+      AddLogprob(choice, &(*prompt_logprobs)[static_cast<std::size_t>(i)]);
+    }
+  }
+  AddText(choice, spec_.echoes[prompt]);
+}
+
+void Generation::EndChoice(Choice* choice, leader::FinishReason finish, StopReason reason) {
+  if (choice->parser != nullptr) {
+    const std::size_t before = choice->deltas.size();
+    choice->parser->Finish(&choice->deltas);
+    AddDeltas(choice, before);
+  }
+  choice->finish = finish;
+  choice->stop_reason = std::move(reason);
+  --open_choices_;
+  MarkDirty(choice);
+}
+
+/// Runs new text past the stop strings; true when one was found, which ends the choice.
+bool Generation::TakeText(Choice* choice, const std::string& delta) {
+  if (!choice->matcher) {
+    AddText(choice, delta);
+    return false;
+  }
+  const std::int64_t min_tokens = spec_.min_tokens;
+  auto output = choice->matcher->Push(delta, min_tokens == 0 || choice->tokens > min_tokens);
+  AddText(choice, output.text);
+  if (!output.matched) {
+    return false;
+  }
+  EndChoice(choice, leader::FinishReason::kStop, spec_.stop_strings[*output.matched]);
+  return true;
+}
+
+bool Generation::TakeToken(Choice* choice, leader::OutputEvent* event, std::int64_t now_ns) {
+  ++choice->tokens;
+  choice->reasoning_tokens += choice->parser != nullptr && choice->parser->in_reasoning() ? 1 : 0;
+  if (spec_.metrics != nullptr) {
+    if (choice->last_token_ns == 0) {
+      spec_.metrics->time_to_first_token.Observe(now_ns - spec_.arrived_ns);
+    } else {
+      spec_.metrics->inter_token_latency.Observe(now_ns - choice->last_token_ns);
+    }
+  }
+  first_token_ns_ = first_token_ns_ == 0 ? now_ns : first_token_ns_;
+  choice->last_token_ns = now_ns;
+  if (spec_.logprobs) {
+    AddLogprob(choice, &*event->token);
+  }
+  const bool is_end = event->finish == leader::FinishReason::kStop && event->stop_token >= 0;
+  if (is_end && !spec_.include_stop) {
+    return false;
+  }
+  return TakeText(choice, choice->detokenizer.Push(event->token->token));
+}
+
+std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
+                                                leader::OutputEvent event,
+                                                std::int64_t now_ns) {
+  INFERD_CHECK(event.choice >= 0 && event.choice < spec_.n && prompt < prompt_tokens_.size());
+  Choice& choice =
+      choices_[prompt * static_cast<std::size_t>(spec_.n) + static_cast<std::size_t>(event.choice)];
+  if (choice.finish != leader::FinishReason::kNone || failure_) {
+    return std::nullopt;
+  }
+  if (event.finish == leader::FinishReason::kError ||
+      event.finish == leader::FinishReason::kCancelled) {
+    Fail(event.error.value_or(Error(Code::kInternal, "The request was ended by the server")));
+    return std::nullopt;
+  }
+  if (!choice.begun) {
+    choice.begun = true;
+    if (event.choice == 0) {
+      cached_tokens_ += event.cached_tokens;
+    }
+    AddEcho(&choice, prompt, &event.prompt_logprobs);
+    MarkDirty(&choice);
+  }
+  if (event.token && TakeToken(&choice, &event, now_ns)) {
+    return event.finish == leader::FinishReason::kNone ? std::optional(event.choice) : std::nullopt;
+  }
+  if (event.finish == leader::FinishReason::kNone) {
+    return std::nullopt;
+  }
+  if (TakeText(&choice, choice.detokenizer.Finish())) {
+    return std::nullopt;
+  }
+  if (choice.matcher) {
+    AddText(&choice, choice.matcher->Finish());
+  }
+  StopReason reason;
+  if (event.finish == leader::FinishReason::kStop &&
+      std::find(spec_.stop_token_ids.begin(), spec_.stop_token_ids.end(), event.stop_token) !=
+          spec_.stop_token_ids.end()) {
+    reason = event.stop_token;
+  }
+  EndChoice(&choice, event.finish, std::move(reason));
+  return std::nullopt;
+}
+
+void Generation::Fail(Error error) {
+  if (!done()) {
+    failure_ = std::move(error);
+  }
+}
+
+Usage Generation::usage() const {
+  Usage usage;
+  for (const auto tokens : prompt_tokens_) {
+    usage.prompt_tokens += tokens;
+  }
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += choice.tokens;
+    usage.reasoning_tokens += choice.reasoning_tokens;
+  }
+  usage.cached_tokens = cached_tokens_;
+  return usage;
+}
+
+void Generation::RenderStream(std::string* out) {
+  for (Choice* choice : dirty_) {
+    choice->queued = false;
+    if (!choice->opened) {
+      choice->opened = true;
+      spec_.format->AppendOpening(choice->index, out);
+    }
+    if (choice->text.empty() && choice->deltas.empty() && choice->logprobs.empty() &&
+        choice->finish == leader::FinishReason::kNone) {
+      continue;
+    }
+    spec_.format->AppendPiece(PieceOf(*choice), out);
+    choice->text.clear();
+    choice->deltas.clear();
+    choice->logprobs.clear();
+  }
+  dirty_.clear();
+  pending_bytes_ = 0;
+  if (!done() || closed_) {
+    return;
+  }
+  closed_ = true;
+  if (failure_) {
+    spec_.format->AppendFailure(*failure_, out);
+  } else {
+    spec_.format->AppendEnd(usage(), spec_.include_usage, out);
+  }
+}
+
+ReplyPiece Generation::PieceOf(const Choice& choice) const {
+  return {.index = choice.index,
+          .text = choice.text,
+          .deltas = choice.deltas,
+          .logprobs = choice.logprobs,
+          .finish = choice.finish,
+          .stop_reason = &choice.stop_reason,
+          .has_tool_calls = choice.has_tool_calls};
+}
+
+void Generation::RenderFull(std::string* out) {
+  std::vector<ReplyPiece> pieces;
+  pieces.reserve(choices_.size());
+  for (const Choice& choice : choices_) {
+    pieces.push_back(PieceOf(choice));
+  }
+  spec_.format->AppendFull(pieces, usage(), out);
+}
+
+void Generation::Record(std::int64_t now_ns, bool client_left) {
+  if (spec_.metrics == nullptr) {
+    return;
+  }
+  Metrics& metrics = *spec_.metrics;
+  for (const Choice& choice : choices_) {
+    leader::FinishReason finish = choice.finish;
+    if (finish == leader::FinishReason::kNone) {
+      finish = client_left ? leader::FinishReason::kCancelled : leader::FinishReason::kError;
+    }
+    metrics.CountFinish(finish);
+    if (choice.tokens > 1 && choice.last_token_ns > first_token_ns_) {
+      metrics.time_per_output_token.Observe((choice.last_token_ns - first_token_ns_) /
+                                            (choice.tokens - 1));
+    }
+    metrics.generation_tokens_per_request.Add(choice.tokens);
+  }
+  for (const auto tokens : prompt_tokens_) {
+    metrics.prompt_tokens_per_request.Add(tokens);
+  }
+  if (done() && !failure_) {
+    metrics.e2e_latency.Observe(now_ns - spec_.arrived_ns);
+  }
+}
+
+}  // namespace inferd::api

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a generation looks on the wire: one implementation per API, one object per generation. It
+// appends to a buffer of the caller and may remember what it has written (an open content block).
+#pragma once
+
+#include "inferd/result.h"
+#include "leader/inference_service.h"
+#include "spec/step.h"
+#include "text/output_parser.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace inferd::api {
+
+/// Logprobs of one token of a reply (or of an echoed prompt, whose first token has none).
+struct LogprobItem {
+  std::int32_t token = 0;
+  bool known = true;
+  float logprob = 0;
+  std::vector<spec::TokenLogprob> top;
+  std::int64_t text_offset = 0;  // characters of the choice's text before this token
+};
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t reasoning_tokens = 0;  // part of completion_tokens
+};
+
+/// What stopped a choice beside the model's own end token: nothing, a stop string, a stop token id.
+using StopReason = std::variant<std::monostate, std::string, std::int32_t>;
+
+/// New output of one choice (streamed), or all of it (not streamed).
+struct ReplyPiece {
+  std::int32_t index = 0;
+  /// Content of a request without an output parser.
+  std::string_view text;
+  /// Content, reasoning and tool calls in their order, of a request with one; `text` is empty then.
+  std::span<const text::OutputDelta> deltas;
+  std::span<const LogprobItem> logprobs;
+  leader::FinishReason finish = leader::FinishReason::kNone;
+  const StopReason* stop_reason = nullptr;  // never null with a finish
+  bool has_tool_calls = false;              // the choice made at least one, now or before
+};
+
+/// Owner: the generation; called on its thread only.
+class ReplyFormat {
+ public:
+  virtual ~ReplyFormat() = default;
+
+  /// Of a stream, and of a whole answer.
+  virtual std::string_view stream_content_type() const {
+    return "text/event-stream; charset=utf-8";
+  }
+  virtual std::string_view full_content_type() const { return "application/json"; }
+
+  /// The event that opens choice `index` of a stream; may append nothing.
+  virtual void AppendOpening(std::int32_t index, std::string* out) = 0;
+  /// One event of a stream.
+  virtual void AppendPiece(const ReplyPiece& piece, std::string* out) = 0;
+  /// What ends a stream after the last piece; `usage_asked`: the client wants the usage event.
+  virtual void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) = 0;
+  /// What ends a stream that has failed after it began.
+  virtual void AppendFailure(const Error& error, std::string* out);
+  /// The whole answer.
+  virtual void AppendFull(std::span<const ReplyPiece> choices,
+                          const Usage& usage,
+                          std::string* out) = 0;
+  /// The body of an answer that failed before it began.
+  virtual std::string FailureBody(const Error& error) const;
+};
+
+/// "stop", "length", ... as OpenAI's `finish_reason`; "tool_calls" for a choice that made some.
+std::string_view FinishName(leader::FinishReason finish);
+/// {"prompt_tokens":..}
+void AppendUsageObject(const Usage& usage, std::string* out);
+/// ,"finish_reason":..,"stop_reason":..
+void AppendFinish(const ReplyPiece& piece, std::string* out);
+
+}  // namespace inferd::api

@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/http/connection.h"
+
+#include "api/core/limits.h"
+#include "api/http/error_response.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <random>
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+constexpr int kReadsPerTurn = 16;       // then other connections have their turn
+constexpr std::size_t kChunkHead = 10;  // room for "fffffff\r\n" before a chunk
+constexpr std::size_t kMaxLingerBytes = 64U << 20;
+
+std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
+std::int64_t NowMs() { return base::SteadyClock::Get().NowMs(); }
+
+/// Unique within the server; not a secret.
+std::string NewRequestId() {
+  static const std::uint64_t start = std::random_device()();
+  static std::atomic<std::uint64_t> next{0};
+  return fmt::format(
+      "{:08x}{:08x}", start & 0xffffffff, next.fetch_add(1, std::memory_order_relaxed));
+}
+
+/// Writes the size line of the chunk scratch[at..] into the kChunkHead bytes before `at`; the new
+/// start.
+std::size_t CloseChunk(std::string* scratch, std::size_t at) {
+  std::size_t size = scratch->size() - at;
+  (*scratch)[--at] = '\n';
+  (*scratch)[--at] = '\r';
+  for (; size != 0; size >>= 4) {
+    (*scratch)[--at] = "0123456789abcdef"[size & 15];
+  }
+  *scratch += "\r\n";
+  return at;
+}
+
+}  // namespace
+
+/// Counts the connections that owe their client an answer, for draining.
+void Connection::Move(State to) {
+  const auto busy = [](State state) {
+    return state == State::kWaiting || state == State::kGenerating || state == State::kWriting;
+  };
+  const int change = static_cast<int>(busy(to)) - static_cast<int>(busy(state_));
+  if (change != 0) {
+    io_->metrics->requests_open.fetch_add(change, std::memory_order_acq_rel);
+  }
+  state_ = to;
+}
+
+Connection::Connection(IoState* io, boost::asio::ip::tcp::socket socket, std::uint64_t id)
+    : io_(io), socket_(std::move(socket)), id_(id) {}
+
+void Connection::Begin() {
+  boost::system::error_code ignored;  // the client may be gone already; the first read will tell
+  socket_.non_blocking(true, ignored);
+  const int fd = socket_.native_handle();
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  // Without this a slow client's backlog sits in the kernel, where it can be neither merged nor
+  // dropped.
+  const int unsent = io_->options.unsent_in_kernel;
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  since_ms_ = NowMs();
+  OnReadable();
+}
+
+// ---- reading
+
+void Connection::WaitReadable() {
+  if (reading_ || state_ == State::kClosed) {
+    return;
+  }
+  reading_ = true;
+  socket_.async_wait(boost::asio::ip::tcp::socket::wait_read,
+                     [self = shared_from_this()](const boost::system::error_code& ec) {
+                       self->reading_ = false;
+                       if (!ec && self->state_ != State::kClosed) {
+                         self->OnReadable();
+                       }
+                     });
+}
+
+void Connection::OnReadable() {
+  std::vector<char>& buffer = io_->read_buffer;
+  for (int i = 0; i < kReadsPerTurn; ++i) {
+    if (state_ != State::kReading && state_ != State::kLingering &&
+        in_.size() >= limits::kPipelinedBytes) {
+      return;  // the next requests can wait in the kernel; EndResponse reads on
+    }
+    const ssize_t n = recv(socket_.native_handle(), buffer.data(), buffer.size(), 0);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      break;
+    }
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n <= 0) {  // end of input ends the connection, also as a half-close (as in Go's net/http)
+      return Close(true);
+    }
+    if (state_ == State::kLingering) {
+      body_bytes_ += static_cast<std::size_t>(n);
+      if (body_bytes_ > kMaxLingerBytes) {
+        return Close(false);
+      }
+      continue;
+    }
+    in_.append(buffer.data(), static_cast<std::size_t>(n));
+    if (state_ == State::kReading) {
+      Parse();
+      if (state_ == State::kClosed) {
+        return;
+      }
+    }
+  }
+  WaitReadable();
+}
+
+void Connection::Parse() {
+  if (parsing_) {
+    return;  // an answer given at once ends inside the loop below, not by recursion
+  }
+  parsing_ = true;
+  while (state_ == State::kReading && !in_.empty()) {
+    if (parser_ == nullptr) {
+      parser_ = std::make_unique<HttpParser>(io_->options.max_body_bytes);
+      since_ms_ = used_ ? NowMs() : since_ms_;
+      body_bytes_ = 0;
+    }
+    const bool had_head = parser_->head_done();
+    std::size_t used = 0;
+    const HttpParser::State result = parser_->Feed(in_, &used);
+    in_.erase(0, used);
+    if (in_.empty() && in_.capacity() > 4096) {
+      std::string().swap(in_);
+    }
+    if (parser_->head_done()) {
+      body_since_ms_ = had_head ? body_since_ms_ : NowMs();
+      body_bytes_ += used;
+    }
+    if (result == HttpParser::State::kMore) {
+      if (parser_->TakeContinue()) {
+        Send("HTTP/1.1 100 Continue\r\n\r\n");
+      }
+      break;
+    }
+    if (result == HttpParser::State::kBad) {
+      Refuse();
+      break;
+    }
+    request_ = parser_->Take();
+    parser_.reset();
+    used_ = true;
+    keep_alive_ = request_.keep_alive;
+    Move(State::kWaiting);
+    ++serial_;
+    request_ns_ = NowNs();
+    if (request_.request_id.empty()) {
+      request_.request_id = NewRequestId();
+    }
+    HttpRequest request = std::move(request_);
+    request_.method = request.method;
+    request_.path = request.path;
+    request_.request_id = request.request_id;
+    request_.version_minor = request.version_minor;
+    io_->dispatcher->Dispatch(io_->thread, {id_, serial_}, std::move(request));
+  }
+  parsing_ = false;
+}
+
+void Connection::Refuse() {
+  request_ = parser_->Partial();
+  request_ns_ = NowNs();
+  if (request_.request_id.empty()) {
+    request_.request_id = NewRequestId();
+  }
+  const int status = parser_->status();
+  const Error error(Code::kInvalidArgument, parser_->reason());
+  parser_.reset();
+  keep_alive_ = false;
+  std::string().swap(in_);
+  Move(State::kWaiting);
+  HttpResponse response = ErrorResponse(error);
+  response.status = status;
+  SendResponse(std::move(response));
+}
+
+// ---- answering
+
+bool Connection::KeepAlive() const { return keep_alive_ && !io_->dispatcher->draining(); }
+
+void Connection::Respond(std::uint64_t serial, HttpResponse response) {
+  if (state_ == State::kWaiting && serial == serial_) {
+    SendResponse(std::move(response));
+  }
+}
+
+void Connection::SendResponse(HttpResponse response) {
+  Move(State::kWriting);
+  io_->metrics->CountResponse(response.status);
+  LogAccess(response.status);
+  keep_alive_ = KeepAlive();
+  const bool no_body = request_.method == "HEAD" || response.status == 204;
+  std::string bytes =
+      ResponseHead(response, request_, static_cast<long>(response.body.size()), keep_alive_);
+  if (!no_body) {
+    bytes += response.body;
+  }
+  if (Send(bytes) && unsent_.empty()) {
+    EndResponse();
+  }
+}
+
+void Connection::LogAccess(int status) const {
+  if (!io_->options.access_log || request_.path == "/health" || request_.path == "/livez" ||
+      request_.path == "/readyz" || request_.path == "/ping" || request_.path == "/metrics") {
+    return;
+  }
+  log::Info("api",
+            "{} {} {} {:.1f}ms id={}",
+            request_.method.empty() ? "-" : request_.method,
+            request_.path.empty() ? "-" : std::string_view(request_.path).substr(0, 80),
+            status,
+            static_cast<double>(NowNs() - request_ns_) * 1e-6,
+            request_.request_id);
+}
+
+bool Connection::Send(std::string_view bytes) {
+  if (!unsent_.empty()) {
+    unsent_.append(bytes);
+    return true;
+  }
+  while (!bytes.empty()) {
+    const ssize_t n =
+        send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+      continue;
+    }
+    if (errno == EINTR) {
+      continue;
+    }
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      Close(true);
+      return false;
+    }
+    unsent_.assign(bytes);
+    progress_ms_ = NowMs();
+    WaitWritable();
+    break;
+  }
+  return true;
+}
+
+void Connection::WaitWritable() {
+  if (writing_) {
+    return;
+  }
+  writing_ = true;
+  socket_.async_wait(boost::asio::ip::tcp::socket::wait_write,
+                     [self = shared_from_this()](const boost::system::error_code& ec) {
+                       self->writing_ = false;
+                       if (!ec && self->state_ != State::kClosed) {
+                         self->OnWritable();
+                       }
+                     });
+}
+
+void Connection::OnWritable() {
+  const ssize_t n =
+      send(socket_.native_handle(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+    return Close(true);
+  }
+  if (n > 0) {
+    progress_ms_ = NowMs();
+    unsent_.erase(0, static_cast<std::size_t>(n));
+  }
+  if (!unsent_.empty()) {
+    return WaitWritable();
+  }
+  std::string().swap(unsent_);
+  if (state_ == State::kWriting) {
+    EndResponse();
+  } else if (state_ == State::kGenerating) {
+    Flush();
+  }
+}
+
+void Connection::EndResponse() {
+  generation_.reset();
+  head_sent_ = false;
+  failure_logged_ = false;
+  behind_ms_ = 0;
+  if (!keep_alive_) {
+    return Linger();
+  }
+  Move(State::kReading);
+  since_ms_ = NowMs();
+  if (!in_.empty()) {
+    Parse();
+  }
+  WaitReadable();
+}
+
+/// The answer is out: say so, and wait for the client to close, lest a reset destroys what it has
+/// not read yet.
+void Connection::Linger() {
+  Move(State::kLingering);
+  since_ms_ = NowMs();
+  body_bytes_ = 0;
+  shutdown(socket_.native_handle(), SHUT_WR);
+  WaitReadable();
+}
+
+// ---- generating
+
+void Connection::Start(std::uint64_t serial, std::unique_ptr<Generation> generation) {
+  if (state_ != State::kWaiting || serial != serial_) {
+    return;
+  }
+  Move(State::kGenerating);
+  generation_ = std::move(generation);
+  io_->metrics->generations_open.fetch_add(1, std::memory_order_relaxed);
+  std::vector<leader::GenerateRequest> requests = generation_->TakeRequests();
+  for (std::size_t prompt = 0; prompt < requests.size(); ++prompt) {
+    leader::GenerateRequest& request = requests[prompt];
+    request.stream = io_->OpenStream(shared_from_this(), prompt);
+    request.sink = &io_->inbox;
+    streams_.push_back(request.stream);
+    auto submitted = io_->service->Submit(std::move(request));
+    if (!submitted.ok()) {
+      generation_->Fail(std::move(submitted).error());
+      break;
+    }
+  }
+  Flush();
+}
+
+void Connection::OnEvent(std::size_t prompt, leader::OutputEvent event, std::int64_t now_ns) {
+  if (state_ != State::kGenerating) {
+    return;
+  }
+  const leader::StreamId stream = event.stream;
+  if (const auto choice = generation_->OnEvent(prompt, std::move(event), now_ns)) {
+    io_->service->Cancel(stream, *choice);  // a stop string was found
+  }
+  MarkDirty();
+}
+
+void Connection::OnLost() {
+  if (state_ == State::kGenerating) {
+    io_->metrics->events_lost.fetch_add(1, std::memory_order_relaxed);
+    generation_->Fail(Unavailable("The server fell behind; try again"));
+    MarkDirty();
+  }
+}
+
+void Connection::MarkDirty() {
+  if (!queued) {
+    queued = true;
+    io_->dirty.push_back(shared_from_this());
+  }
+}
+
+void Connection::Flush() {
+  if (state_ != State::kGenerating) {
+    return;
+  }
+  const bool done = generation_->done();
+  if (generation_->failure() && !failure_logged_) {
+    failure_logged_ = true;
+    log::Failure("api", "{} id={}", generation_->failure()->message(), request_.request_id);
+  }
+  if (generation_->failure() && !head_sent_) {
+    HttpResponse response = ErrorResponseWithBody(
+        *generation_->failure(), generation_->format().FailureBody(*generation_->failure()));
+    FinishGeneration(false);
+    return SendResponse(std::move(response));
+  }
+  if (!generation_->stream()) {
+    if (done) {
+      HttpResponse response;
+      response.content_type = generation_->format().full_content_type();
+      generation_->RenderFull(&response.body);
+      FinishGeneration(false);
+      SendResponse(std::move(response));
+    }
+    return;
+  }
+  if (!unsent_.empty()) {  // behind: what comes is kept as text and goes out together
+    const std::size_t backlog = unsent_.size() + generation_->pending_bytes();
+    if (backlog > io_->options.hard_backlog_bytes) {
+      io_->metrics->slow_clients_cut.fetch_add(1, std::memory_order_relaxed);
+      log::Warning("api", "client cut: {} bytes behind id={}", backlog, request_.request_id);
+      return Close(true);
+    }
+    if (backlog <= io_->options.soft_backlog_bytes) {
+      behind_ms_ = 0;
+    } else if (behind_ms_ == 0) {
+      behind_ms_ = NowMs();
+    }
+    return;
+  }
+  behind_ms_ = 0;
+  SendPending();
+}
+
+void Connection::SendPending() {
+  if (!generation_->dirty()) {
+    return;
+  }
+  std::string& scratch = io_->scratch;
+  scratch.clear();
+  const bool chunked = request_.version_minor > 0;
+  if (!head_sent_) {
+    head_sent_ = true;
+    HttpResponse response;
+    response.content_type = generation_->format().stream_content_type();
+    response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+    if (chunked) {
+      response.headers.emplace_back("Transfer-Encoding", "chunked");
+    }
+    keep_alive_ = KeepAlive() && chunked;
+    scratch = ResponseHead(response, request_, -1, keep_alive_);
+    io_->metrics->CountResponse(200);
+  }
+  const std::size_t head_bytes = scratch.size();
+  std::size_t start = head_bytes + (chunked ? kChunkHead : 0);
+  scratch.resize(start);
+  generation_->RenderStream(&scratch);
+  const bool done = generation_->done();
+  if (chunked && scratch.size() > start) {
+    start = CloseChunk(&scratch, start);
+  } else if (chunked) {
+    scratch.resize(start = head_bytes);
+  }
+  if (chunked && done) {
+    scratch += "0\r\n\r\n";
+  }
+  // Between the head and the first chunk lie a few unused bytes of the size line: send around them.
+  scratch.erase(head_bytes, start - head_bytes);
+  if (done) {
+    LogAccess(200);
+    FinishGeneration(false);
+    Move(State::kWriting);
+  }
+  if (Send(scratch) && state_ == State::kWriting && unsent_.empty()) {
+    EndResponse();
+  }
+  if (scratch.capacity() > (1U << 20)) {
+    std::string().swap(scratch);
+  }
+}
+
+/// Ends the streams on the engine side (a no-op there for those that have ended) and books the
+/// outcome.
+void Connection::FinishGeneration(bool client_left) {
+  const bool complete = generation_->done() && !generation_->failure();
+  for (const leader::StreamId stream : streams_) {
+    if (!complete) {
+      io_->service->Cancel(stream, -1);
+    }
+    io_->CloseStream(stream);
+  }
+  streams_.clear();
+  generation_->Record(NowNs(), client_left);
+  io_->metrics->generations_open.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// ---- ends
+
+void Connection::Tick(std::int64_t now_ms) {
+  const HttpOptions& options = io_->options;
+  if (!unsent_.empty() && (now_ms - progress_ms_ > options.stall_timeout_ms ||
+                           (behind_ms_ != 0 && now_ms - behind_ms_ > options.stall_timeout_ms))) {
+    io_->metrics->slow_clients_cut.fetch_add(1, std::memory_order_relaxed);
+    log::Warning("api",
+                 "client cut: it took no bytes for {} s id={}",
+                 options.stall_timeout_ms / 1000,
+                 request_.request_id);
+    return Close(true);
+  }
+  if (state_ == State::kLingering && now_ms - since_ms_ > options.linger_ms) {
+    return Close(false);
+  }
+  if (state_ != State::kReading) {
+    return;
+  }
+  const std::int64_t waited = now_ms - since_ms_;
+  if (parser_ == nullptr) {
+    if (waited > (used_ ? options.idle_timeout_ms : options.head_timeout_ms)) {
+      Close(false);
+    }
+    return;
+  }
+  bool late = waited > options.head_timeout_ms;
+  if (parser_->head_done()) {
+    const std::int64_t over = now_ms - body_since_ms_ - options.body_grace_ms;
+    late = over > 0 &&
+           static_cast<std::int64_t>(body_bytes_) * 1000 < over * options.min_body_bytes_per_s;
+  }
+  if (late) {
+    request_ = parser_->Partial();
+    parser_.reset();
+    keep_alive_ = false;
+    Move(State::kWaiting);
+    HttpResponse response = ErrorResponse(DeadlineExceeded("the request did not arrive in time"));
+    response.status = 408;
+    SendResponse(std::move(response));
+  }
+}
+
+void Connection::Close(bool client_left) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  const State was = state_;
+  Move(State::kClosed);
+  if (was == State::kGenerating || was == State::kWaiting) {
+    if (client_left) {
+      io_->metrics->clients_left.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (was == State::kGenerating) {
+      FinishGeneration(client_left);
+    }
+    request_.path = request_.path.empty() ? "-" : request_.path;
+    LogAccess(499);
+  }
+  generation_.reset();
+  parser_.reset();
+  boost::system::error_code ignored;  // nothing is left to be done about a close that fails
+  socket_.close(ignored);
+  io_->metrics->connections_open.fetch_sub(1, std::memory_order_relaxed);
+  io_->connections.erase(id_);
+}
+
+}  // namespace inferd::api

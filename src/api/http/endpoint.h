@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// One endpoint, one handler, one file: what a handler gets and gives. Routing, errors, limits on
+// queues, logging and metrics are the server's (server/server.cc), alike for all.
+#pragma once
+
+#include "api/core/context.h"
+#include "api/core/error_map.h"
+#include "api/core/generation.h"
+#include "api/http/http_message.h"
+#include "inferd/result.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace inferd::api {
+
+using Outcome = std::variant<HttpResponse, std::unique_ptr<Generation>>;
+
+/// On failure the handler returns the error and leaves parameter and code in the fault.
+using Handler = Result<Outcome> (*)(const ServerContext& context,
+                                    const HttpRequest& request,
+                                    Fault* fault);
+
+/// Where a handler runs. Inline ones only read atomics.
+enum class Place { kInline, kLight, kHeavy };
+
+struct Endpoint {
+  std::string_view method;
+  std::string_view path;  // exact; or, ending in '/', a prefix
+  Place place;
+  bool needs_model;  // refused with 503 while the model loads or the server drains
+  Handler handler;
+  /// How the API of this endpoint writes an error.
+  std::string (*error_body)(const Error& error, const Fault& fault) = ErrorBody;
+};
+
+}  // namespace inferd::api

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// An error as a whole HTTP answer.
+#pragma once
+
+#include "api/core/error_map.h"
+#include "api/http/http_message.h"
+#include "inferd/result.h"
+
+#include <string>
+
+namespace inferd::api {
+
+/// Status and headers of an error, with a body in the shape of the endpoint's API. Unavailable and
+/// exhausted ones carry Retry-After.
+HttpResponse ErrorResponseWithBody(const Error& error, std::string body);
+
+/// The same in OpenAI's shape.
+HttpResponse ErrorResponse(const Error& error, const Fault& fault = {});
+
+}  // namespace inferd::api

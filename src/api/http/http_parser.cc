@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/http/http_parser.h"
+
+#include "api/core/limits.h"
+
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace inferd::api {
+namespace http = boost::beast::http;
+namespace {
+
+bool IsTokenChar(char c) {
+  const auto u = static_cast<unsigned char>(c);
+  return u > 0x20 && u < 0x7f &&
+         std::string_view("()<>@,;:\\\"/[]?={}").find(c) == std::string_view::npos;
+}
+
+/// host[:port] and nothing else: a name, an IPv4 address or a bracketed IPv6 address.
+bool IsHostPort(std::string_view host) {
+  if (host.empty() || host.size() > 300) {
+    return false;
+  }
+  std::size_t end = 0;
+  if (host[0] == '[') {
+    end = host.find(']');
+    if (end == std::string_view::npos ||
+        host.substr(1, end - 1).find_first_not_of("0123456789abcdefABCDEF:.") !=
+            std::string_view::npos) {
+      return false;
+    }
+    ++end;
+  } else {
+    while (end < host.size() && (std::isalnum(static_cast<unsigned char>(host[end])) != 0 ||
+                                 host[end] == '.' || host[end] == '-' || host[end] == '_')) {
+      ++end;
+    }
+    if (end == 0) {
+      return false;
+    }
+  }
+  const std::string_view port = host.substr(end);
+  return port.empty() || (port[0] == ':' && port.size() <= 6 &&
+                          port.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
+
+}  // namespace
+
+// ---- HeadScanner
+
+HeadScanner::State HeadScanner::Bad(int status, std::string_view reason) {
+  status_ = status;
+  reason_ = reason;
+  return State::kBad;
+}
+
+HeadScanner::State HeadScanner::Scan(std::string_view head) {
+  for (; at_ < head.size(); ++at_) {
+    const char c = head[at_];
+    if (at_ >= limits::kHeadBytes) {
+      return Bad(431, "the request head is longer than 32 KiB");
+    }
+    if (at_ - line_start_ > limits::kHeadLineBytes) {
+      return Bad(431, "a line of the request head is longer than 8 KiB");
+    }
+    if (at_ > line_start_ && head[at_ - 1] == '\r') {
+      if (c != '\n') {
+        return Bad(400, "CR without LF in the request head");
+      }
+      if (at_ - line_start_ == 1) {  // an empty line
+        if (lines_ == 0) {
+          return Bad(400, "the request begins with an empty line");
+        }
+        ++at_;
+        return State::kDone;
+      }
+      if (++lines_ > limits::kHeadFields + 1) {
+        return Bad(431, "more than 100 header fields");
+      }
+      line_start_ = at_ + 1;
+      continue;
+    }
+    if (c == '\r') {
+      continue;
+    }
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '\n' || u == 0x7f || (u < 0x20 && c != '\t')) {
+      return Bad(400, "control character in the request head");
+    }
+    if (at_ == line_start_ && (c == ' ' || c == '\t')) {
+      return Bad(400, "folded line in the request head");
+    }
+    if (lines_ == 0 && at_ == line_start_ && !IsTokenChar(c)) {
+      return Bad(400, "not an HTTP request");
+    }
+  }
+  return State::kMore;
+}
+
+// ---- HttpParser
+
+struct HttpParser::Impl {
+  http::request_parser<http::string_body> parser;
+  HeadScanner scanner;
+  bool scanned = false;
+  bool checked = false;
+  bool continued = false;
+  HttpRequest head;  // filled by CheckHead
+};
+
+HttpParser::HttpParser(std::size_t max_body_bytes) : impl_(std::make_unique<Impl>()) {
+  impl_->parser.eager(true);
+  // Our own scan is the limit of the head; Beast's also covers chunk heads and trailers.
+  impl_->parser.header_limit(
+      static_cast<std::uint32_t>(limits::kHeadBytes + limits::kTrailerBytes));
+  impl_->parser.body_limit(max_body_bytes);
+}
+
+HttpParser::~HttpParser() = default;
+
+HttpParser::State HttpParser::Bad(int status, std::string reason) {
+  status_ = status;
+  reason_ = std::move(reason);
+  return State::kBad;
+}
+
+bool HttpParser::head_done() const { return impl_->checked; }
+
+HttpParser::State HttpParser::Feed(std::string_view input, std::size_t* used) {
+  *used = 0;
+  auto& parser = impl_->parser;
+  if (!impl_->scanned) {
+    switch (impl_->scanner.Scan(input)) {
+      case HeadScanner::State::kMore:
+        return State::kMore;
+      case HeadScanner::State::kBad:
+        return Bad(impl_->scanner.status(), std::string(impl_->scanner.reason()));
+      case HeadScanner::State::kDone:
+        impl_->scanned = true;
+    }
+    // The head alone first, so that nothing of the body is touched before the head has been judged.
+    boost::system::error_code ec;
+    *used = parser.put(boost::asio::const_buffer(input.data(), impl_->scanner.head_bytes()), ec);
+    if (ec && ec != http::error::need_more) {
+      if (ec == http::error::body_limit) {
+        return Bad(413, "the body is larger than this server takes");
+      }
+      return Bad(400, "malformed request head: " + ec.message());
+    }
+    if (!parser.is_header_done()) {
+      return Bad(400, "malformed request head");
+    }
+    impl_->checked = true;
+    if (!CheckHead()) {
+      return State::kBad;
+    }
+  }
+  while (!parser.is_done()) {
+    const std::string_view rest = input.substr(*used);
+    boost::system::error_code ec;
+    const std::size_t n = parser.put(boost::asio::const_buffer(rest.data(), rest.size()), ec);
+    *used += n;
+    if (ec == http::error::need_more || (!ec && n == 0)) {
+      if (rest.size() - n > limits::kTrailerBytes) {
+        return Bad(400, "a chunk head or the trailers are longer than 8 KiB");
+      }
+      return State::kMore;
+    }
+    if (ec == http::error::body_limit || ec == http::error::buffer_overflow) {
+      return Bad(413, "the body is larger than this server takes");
+    }
+    if (ec) {
+      return Bad(400, "malformed request body: " + ec.message());
+    }
+  }
+  return State::kDone;
+}
+
+bool HttpParser::CheckHead() {
+  const auto& message = impl_->parser.get();
+  HttpRequest& head = impl_->head;
+  head.method = Text(message.method_string());
+  head.host = Text(message[http::field::host]);
+  head.version_minor = message.version() == 10 ? 0 : 1;
+  head.keep_alive = message.keep_alive();
+  head.request_id = Text(message["X-Request-Id"]);
+  if (head.request_id.size() > limits::kRequestIdBytes ||
+      !std::all_of(head.request_id.begin(), head.request_id.end(), IsTokenChar)) {
+    head.request_id.clear();
+  }
+  const auto refuse = [this](int status, std::string reason) {
+    Bad(status, std::move(reason));
+    return false;
+  };
+  if (message.version() != 11 && message.version() != 10) {
+    return refuse(400, "the HTTP version is not 1.0 or 1.1");
+  }
+  const std::size_t hosts = message.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && message.version() == 11)) {
+    return refuse(400, "exactly one Host field is needed");
+  }
+  if (hosts == 1 && !IsHostPort(head.host)) {
+    return refuse(400, "Host must be host or host:port");
+  }
+  const std::size_t codings = message.count(http::field::transfer_encoding);
+  const std::size_t lengths = message.count(http::field::content_length);
+  if (lengths > 1 || codings > 1 || (lengths > 0 && codings > 0)) {
+    return refuse(400, "more than one of Content-Length and Transfer-Encoding");
+  }
+  const auto length = message[http::field::content_length];
+  if (lengths == 1 &&
+      (length.empty() || length.size() > 18 ||
+       !std::all_of(length.begin(), length.end(), [](char c) { return c >= '0' && c <= '9'; }))) {
+    return refuse(400, "Content-Length must be one number");
+  }
+  if (codings == 1 &&
+      (message.version() < 11 ||
+       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"))) {
+    return refuse(400, "Transfer-Encoding must be exactly chunked");
+  }
+  if (lengths == 0 && codings == 0 && head.method != "GET" && head.method != "HEAD" &&
+      head.method != "OPTIONS" && head.method != "DELETE") {
+    return refuse(411, "a request with a body needs Content-Length or Transfer-Encoding: chunked");
+  }
+  const auto encoding = message[http::field::content_encoding];
+  if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
+    return refuse(415, "Content-Encoding is not supported; send the body uncompressed");
+  }
+  if (message.count(http::field::expect) != 0 &&
+      !boost::beast::iequals(message[http::field::expect], "100-continue")) {
+    return refuse(417, "the only expectation this server meets is 100-continue");
+  }
+  std::string target = Text(message.target());
+  if (target.starts_with("http://") || target.starts_with("https://")) {
+    const std::size_t path = target.find('/', target.find("://") + 3);
+    target = path == std::string::npos ? "/" : target.substr(path);
+  } else if (target != "*" && !target.starts_with('/')) {
+    return refuse(400, "the request target must be a path");
+  }
+  const std::size_t question = target.find('?');
+  head.path = target.substr(0, question);
+  head.query = question == std::string::npos ? "" : target.substr(question + 1);
+  return true;
+}
+
+bool HttpParser::TakeContinue() {
+  const auto& parser = impl_->parser;
+  if (impl_->continued || !impl_->checked || parser.is_done() || parser.get().version() < 11) {
+    return false;
+  }
+  impl_->continued = true;
+  return boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
+}
+
+HttpRequest HttpParser::Take() {
+  HttpRequest request = std::move(impl_->head);
+  request.body = std::move(impl_->parser.get().body());
+  return request;
+}
+
+HttpRequest HttpParser::Partial() const {
+  HttpRequest request = impl_->head;
+  request.keep_alive = false;
+  return request;
+}
+
+}  // namespace inferd::api

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/http/request_pool.h"
+
+#include "base/check.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace inferd::api {
+
+RequestPool::RequestPool(int threads, std::size_t queue) : heavy_(queue), light_(queue) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Work(&heavy_); });
+  }
+  threads_.emplace_back([this] { Work(&light_); });
+}
+
+RequestPool::~RequestPool() {
+  heavy_.Close();
+  light_.Close();
+}
+
+bool RequestPool::TryRun(Lane lane, Job job) {
+  return (lane == Lane::kHeavy ? heavy_ : light_).TryPush(std::move(job));
+}
+
+void RequestPool::Work(base::BoundedQueue<Job>* queue) {
+  try {
+    for (;;) {
+      auto job = queue->PopFor(std::chrono::seconds(10));
+      if (job) {
+        (*job)();
+      } else if (queue->closed()) {
+        return;
+      }
+    }
+  } catch (const std::exception& error) {  // only a bug or an exhausted heap gets here
+    base::CheckFailed("request thread", error.what());
+  }
+}
+
+}  // namespace inferd::api

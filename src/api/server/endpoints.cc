@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/server/endpoints.h"
+
+#include "api/openai/endpoints.h"
+
+namespace inferd::api {
+namespace {
+
+constexpr Endpoint kEndpoints[] = {
+    {"POST", "/v1/chat/completions", Place::kHeavy, true, ChatCompletions},
+    {"POST", "/v1/completions", Place::kHeavy, true, Completions},
+    {"GET", "/v1/models", Place::kLight, false, ListModels},
+    {"GET", "/v1/models/", Place::kLight, false, GetModel},
+    {"POST", "/tokenize", Place::kHeavy, false, Tokenize},
+    {"POST", "/detokenize", Place::kHeavy, false, Detokenize},
+    {"GET", "/metrics", Place::kLight, false, GetMetrics},
+    {"GET", "/health", Place::kInline, false, Readyz},
+    {"GET", "/ping", Place::kInline, false, Readyz},
+    {"POST", "/ping", Place::kInline, false, Readyz},  // as SageMaker calls it
+    {"GET", "/readyz", Place::kInline, false, Readyz},
+    {"GET", "/livez", Place::kInline, false, Livez},
+    {"GET", "/version", Place::kInline, false, Version},
+};
+
+}  // namespace
+
+std::span<const Endpoint> Endpoints() { return kEndpoints; }
+
+}  // namespace inferd::api
