@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * C ABI of the Rust crate in src/text/rs. Included by the .cc files of this room only; everyone
- * else uses the C++ classes. Handles are immutable and may be used by many threads at once; no call
+ * else uses the C++ classes. Handles are immutable and may be used by many threads at once, but for
+ * matchers; no call
  * throws, aborts on bad input or keeps global state. Calls return 0 or a code of inferd::Code; with
  * a code, *error holds a message to be freed.
  */
@@ -15,6 +16,9 @@ extern "C" {
 
 typedef struct inferd_tokenizer inferd_tokenizer;
 typedef struct inferd_template inferd_template;
+typedef struct inferd_grammar_env inferd_grammar_env;
+typedef struct inferd_grammar inferd_grammar;
+typedef struct inferd_matcher inferd_matcher;
 
 /* Borrowed bytes; data may be null if size is 0. */
 typedef struct {
@@ -100,6 +104,54 @@ int32_t inferd_template_render(const inferd_template* handle,
                                inferd_buffer* out,
                                inferd_buffer* error);
 int32_t inferd_template_mentions(const inferd_template* handle, inferd_bytes variable);
+
+/* Limits of one grammar: its text, the work of compiling it, and the work of one mask. */
+typedef struct {
+  uint64_t source_bytes;
+  uint64_t initial_fuel;
+  uint64_t step_fuel;
+  uint64_t step_items;
+  uint64_t lexer_states;
+  uint64_t grammar_size;
+} inferd_grammar_limits;
+
+/* A vocabulary as a trie, with the tokens that end an output. Copies what it needs of the
+ * tokenizer. */
+int32_t inferd_grammar_env_new(const inferd_tokenizer* tokenizer,
+                               const uint32_t* end_tokens,
+                               size_t num_end_tokens,
+                               inferd_grammar_env** out,
+                               inferd_buffer* error);
+void inferd_grammar_env_free(inferd_grammar_env* env);
+/* `kind`: the number of inferd::text::GrammarKind. */
+int32_t inferd_grammar_compile(const inferd_grammar_env* env,
+                               int32_t kind,
+                               inferd_bytes source,
+                               const inferd_grammar_limits* limits,
+                               inferd_grammar** out,
+                               inferd_buffer* error);
+void inferd_grammar_free(inferd_grammar* grammar);
+size_t inferd_grammar_num_bytes(const inferd_grammar* grammar);
+int32_t inferd_schema_prepare(inferd_bytes schema,
+                              inferd_bytes pointer,
+                              inferd_buffer* out,
+                              inferd_buffer* error);
+
+/* A matcher is not shared: one thread at a time. */
+int32_t inferd_matcher_new(const inferd_grammar* grammar,
+                           inferd_matcher** out,
+                           inferd_buffer* error);
+int32_t inferd_matcher_clone(const inferd_matcher* matcher,
+                             inferd_matcher** out,
+                             inferd_buffer* error);
+void inferd_matcher_free(inferd_matcher* matcher);
+int32_t inferd_matcher_fill_mask(inferd_matcher* matcher,
+                                 uint32_t* words, /* [num_words]; bit i % 32 of word i / 32 */
+                                 size_t num_words,
+                                 inferd_buffer* error);
+int32_t inferd_matcher_accept(inferd_matcher* matcher, uint32_t token, inferd_buffer* error);
+int32_t inferd_matcher_is_accepting(inferd_matcher* matcher, int32_t* out, inferd_buffer* error);
+int32_t inferd_matcher_is_stopped(const inferd_matcher* matcher);
 
 #ifdef __cplusplus
 }

@@ -106,6 +106,8 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }
   /// Spaces that the tokenizer slips in before a text's first word, and Decode takes off (0 or 1).
   int leading_spaces_to_strip() const { return leading_spaces_; }
+  /// For this room's other wrappers of the crate.
+  const inferd_tokenizer* handle() const { return handle_; }
 
  private:
   Tokenizer() = default;

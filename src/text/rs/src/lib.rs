@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tokenizer and chat template libraries behind a small C ABI (see src/text/text_rs.h, which is
+//! The tokenizer, chat template and grammar libraries behind a small C ABI (see src/text/text_rs.h, which is
 //! its contract).
 
 mod ffi;
+mod gbnf;
+mod grammar;
+mod grammar_ffi;
+mod pattern;
 mod pretokenizers;
 mod python_json;
+mod schema;
+mod schema_oneof;
+mod structural_tag;
 mod template;
 mod template_ffi;
 mod template_source;
