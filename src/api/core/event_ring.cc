@@ -6,6 +6,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace inferd::api {
@@ -24,16 +26,37 @@ EventRing::EventRing(std::uint32_t capacity)
 }
 
 std::size_t EventRing::Put(std::span<leader::OutputEvent> events) {
+  if (spilled_.load(std::memory_order_acquire)) {
+    return Spill(events);
+  }
   for (std::size_t i = 0; i < events.size(); ++i) {
     if (tail_local_ - head_seen_ > mask_) {
       head_seen_ = head_.load(std::memory_order_acquire);
       if (tail_local_ - head_seen_ > mask_) {
-        return i;
+        return i + Spill(events.subspan(i));
       }
     }
     cells_[tail_local_++ & mask_] = std::move(events[i]);
   }
   return events.size();
+}
+
+std::size_t EventRing::Spill(std::span<leader::OutputEvent> events) {
+  Commit();  // the consumer must find what is in the ring before it sees the flag
+  const std::size_t limit = (std::size_t{mask_} + 1) * EventInbox::kSpillPerRingSlot;
+  const std::lock_guard lock(spill_mutex_);
+  const std::size_t count = std::min(events.size(), limit - std::min(limit, spill_.size()));
+  spill_.insert(spill_.end(),
+                std::make_move_iterator(events.begin()),
+                std::make_move_iterator(events.begin() + static_cast<std::ptrdiff_t>(count)));
+  spilled_.store(!spill_.empty(), std::memory_order_seq_cst);
+  return count;
+}
+
+std::vector<leader::OutputEvent> EventRing::TakeSpill() {
+  const std::lock_guard lock(spill_mutex_);
+  spilled_.store(false, std::memory_order_seq_cst);
+  return std::exchange(spill_, {});
 }
 
 EventInbox::EventInbox(std::uint32_t ring_capacity)

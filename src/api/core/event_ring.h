@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands a step's events from engine threads to one I/O thread: one bounded single-producer ring per
 // engine thread, published once a step, with at most one eventfd write a step. The engine side
-// never waits; what does not fit is reported as lost and the I/O thread fails those streams.
+// never waits: a burst that the ring cannot hold spills into a longer bounded list behind it, and
+// what does not fit there is reported as lost, and the I/O thread fails those streams.
 #pragma once
 
 #include "base/file.h"
@@ -23,16 +24,29 @@ class EventRing {
  public:
   explicit EventRing(std::uint32_t capacity);  // a power of two
 
-  /// Producer. Takes as many events as fit, in order; they become visible at Commit.
+  /// Producer. Takes as many events as fit, in order; they are visible by the next Commit.
   std::size_t Put(std::span<leader::OutputEvent> events);
   void Commit() { tail_.store(tail_local_, std::memory_order_seq_cst); }
 
   /// Consumer.
   bool empty() const {
-    return head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_seq_cst);
+    return head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_seq_cst) &&
+           !spilled_.load(std::memory_order_seq_cst);
   }
   template <class F>
   void Drain(F&& visit) {
+    DrainRing(visit);
+    if (spilled_.load(std::memory_order_seq_cst)) {
+      DrainRing(visit);  // what was committed before the spill began
+      for (leader::OutputEvent& event : TakeSpill()) {
+        visit(event);
+      }
+    }
+  }
+
+ private:
+  template <class F>
+  void DrainRing(F& visit) {
     std::uint32_t head = head_.load(std::memory_order_relaxed);
     const std::uint32_t tail = tail_.load(std::memory_order_acquire);
     for (; head != tail; ++head) {
@@ -41,13 +55,19 @@ class EventRing {
       visit(event);
     }
   }
+  std::size_t Spill(std::span<leader::OutputEvent> events);
+  std::vector<leader::OutputEvent> TakeSpill();
 
- private:
   const std::uint32_t mask_;
   std::unique_ptr<leader::OutputEvent[]> cells_;
   alignas(64) std::atomic<std::uint32_t> head_{0};
   alignas(64) std::atomic<std::uint32_t> tail_{0};
   std::uint32_t tail_local_ = 0, head_seen_ = 0;  // producer's
+  std::mutex spill_mutex_;
+  std::vector<leader::OutputEvent> spill_;  // guarded; events after those of the ring
+  /// Set with the first event in spill_, cleared when the consumer takes them; while it is set the
+  /// producer adds nothing to the ring.
+  std::atomic<bool> spilled_{false};
 };
 
 /// The sink of one I/O thread. Publish may be called by any number of threads: the first
@@ -57,6 +77,7 @@ class EventInbox final : public leader::EventSink {
  public:
   static constexpr std::size_t kMaxProducers = 64;
   static constexpr std::uint32_t kRingCapacity = 1U << 13;
+  static constexpr std::size_t kSpillPerRingSlot = 32;  // bound of the list behind a ring
 
   explicit EventInbox(std::uint32_t ring_capacity = kRingCapacity);
   ~EventInbox() override;
@@ -69,6 +90,8 @@ class EventInbox final : public leader::EventSink {
   void ClearWake();
   /// True: nothing is pending and the next Publish will wake. False: drain again.
   bool Arm();
+  /// Any thread: the consumer had taken everything and waits to be woken.
+  bool idle() const { return armed_.load(std::memory_order_acquire); }
   template <class F>
   void Drain(F&& visit) {
     const std::size_t count = num_rings_.load(std::memory_order_acquire);

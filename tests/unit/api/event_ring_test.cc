@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -41,26 +42,63 @@ TEST(EventInbox, WakesOnlyWhenArmedAndOncePerArming) {
   EXPECT_FALSE(Woken(inbox, 0));
 }
 
-TEST(EventInbox, ReportsWhatDidNotFit) {
-  EventInbox inbox(4);
+TEST(EventInbox, ABurstSpillsInOrderAndBeyondItsBoundIsReported) {
+  constexpr std::uint32_t kRing = 4;
+  constexpr auto kHeld = static_cast<std::uint32_t>(kRing + kRing * EventInbox::kSpillPerRingSlot);
+  EventInbox inbox(kRing);
   std::vector<leader::OutputEvent> events;
-  for (std::uint32_t i = 0; i < 6; ++i) {
+  for (std::uint32_t i = 0; i < kHeld + 2; ++i) {
     events.push_back(Event(i, 0));
   }
   inbox.Publish(events);
+  EXPECT_FALSE(inbox.Arm()) << "something is pending";
   std::vector<std::uint32_t> slots;
   inbox.Drain([&](leader::OutputEvent& event) { slots.push_back(event.stream.slot); });
-  EXPECT_EQ(slots, (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  ASSERT_EQ(slots.size(), kHeld);
+  for (std::uint32_t i = 0; i < kHeld; ++i) {
+    ASSERT_EQ(slots[i], i);
+  }
   const auto lost = inbox.TakeLost();
   ASSERT_EQ(lost.size(), 2U);
-  EXPECT_EQ(lost[0].slot, 4U);
-  EXPECT_EQ(lost[1].slot, 5U);
+  EXPECT_EQ(lost[0].slot, kHeld);
+  EXPECT_EQ(lost[1].slot, kHeld + 1);
   EXPECT_TRUE(inbox.TakeLost().empty());
   events = {Event(9, 0)};
   inbox.Publish(events);
   slots.clear();
   inbox.Drain([&](leader::OutputEvent& event) { slots.push_back(event.stream.slot); });
   EXPECT_EQ(slots, std::vector<std::uint32_t>{9}) << "there is room again";
+  EXPECT_TRUE(inbox.Arm());
+}
+
+/// Bursts that spill again and again while the consumer drains: order holds, no wake is missed.
+TEST(EventInbox, SpillsKeepTheOrderWhileTheConsumerDrains) {
+  constexpr std::int32_t kEvents = 20'000;
+  EventInbox inbox(16);
+  std::atomic<std::int32_t> seen{0};
+  std::thread producer([&] {
+    for (std::int32_t i = 0; i < kEvents;) {
+      std::vector<leader::OutputEvent> events;
+      for (std::int32_t k = 0; k < 40; ++k) {
+        events.push_back(Event(0, i++));
+      }
+      inbox.Publish(events);
+      while (i - seen.load() > 400) {
+        std::this_thread::yield();
+      }
+    }
+  });
+  std::int32_t next = 0;
+  while (next < kEvents) {
+    if (inbox.Arm()) {
+      ASSERT_TRUE(Woken(inbox, 10'000)) << next;
+      inbox.ClearWake();
+    }
+    inbox.Drain([&](leader::OutputEvent& event) { EXPECT_EQ(event.choice, next++); });
+    seen.store(next);
+  }
+  producer.join();
+  EXPECT_TRUE(inbox.TakeLost().empty());
 }
 
 /// More producers than rings, each in order, nothing lost, no wake missed.
