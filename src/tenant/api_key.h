@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// One API key as the operator wrote it, never with its text: plain data.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace inferd::tenant {
+
+/// sha256 of a key's text.
+using KeyDigest = std::array<std::uint8_t, 32>;
+
+KeyDigest DigestOf(std::string_view key_text);
+
+/// What an operation asks of a key. kAny: a valid key is enough.
+enum class Scope : std::uint8_t { kAny, kInference, kMetrics, kAdmin };
+
+/// 0 means no limit.
+struct KeyLimits {
+  std::int64_t requests_per_minute = 0;
+  std::int64_t tokens_per_minute = 0;
+  std::int64_t max_concurrency = 0;
+  friend bool operator==(const KeyLimits&, const KeyLimits&) = default;
+};
+
+struct ApiKey {
+  std::string name;
+  KeyDigest digest{};
+  bool inference = true;
+  bool metrics = false;
+  bool admin = false;               // includes the other two
+  std::vector<std::string> models;  // as clients call them; empty: all
+  KeyLimits limits;
+  std::int32_t priority = 0;  // lower goes first
+
+  bool Has(Scope scope) const {
+    switch (scope) {
+      case Scope::kAny:
+        return true;
+      case Scope::kInference:
+        return inference || admin;
+      case Scope::kMetrics:
+        return metrics || admin;
+      case Scope::kAdmin:
+        return admin;
+    }
+    return false;
+  }
+};
+
+}  // namespace inferd::tenant

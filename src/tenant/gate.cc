@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tenant/gate.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace inferd::tenant {
+namespace {
+
+std::string_view ScopeName(Scope scope) {
+  switch (scope) {
+    case Scope::kAny:
+      break;
+    case Scope::kInference:
+      return "inference";
+    case Scope::kMetrics:
+      return "metrics";
+    case Scope::kAdmin:
+      return "admin";
+  }
+  return "any";
+}
+
+std::int64_t UnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::string_view OutcomeName(UsageOutcome outcome) {
+  switch (outcome) {
+    case UsageOutcome::kDone:
+      return "done";
+    case UsageOutcome::kClientLeft:
+      return "client_left";
+    case UsageOutcome::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+// ---- Admission
+
+Admission::~Admission() {
+  if (open_ && began_) {
+    Settle({.outcome = UsageOutcome::kFailed});
+  } else if (open_) {
+    End(0);
+  }
+}
+
+Result<> Admission::UseModel(std::string_view model) const {
+  if (models_.empty() || std::find(models_.begin(), models_.end(), model) != models_.end()) {
+    return {};
+  }
+  return PermissionDenied("This API key is not for the model `{}`", model.substr(0, 200));
+}
+
+Result<> Admission::Reserve(std::int64_t tokens, Refusal* refusal) {
+  if (quota_ != nullptr) {
+    INFERD_TRY(quota_->Reserve(tokens, refusal));
+    reserved_ = tokens;
+  }
+  began_ = true;
+  return {};
+}
+
+std::int32_t Admission::PriorityFor(std::int32_t asked) const {
+  if (!has_key_) {
+    return asked;
+  }
+  const std::int64_t sum = std::int64_t{priority_} + std::max(asked, 0);
+  return static_cast<std::int32_t>(
+      std::min<std::int64_t>(sum, std::numeric_limits<std::int32_t>::max()));
+}
+
+std::string Admission::CacheSaltFor(std::string_view asked) const {
+  if (!has_key_) {
+    return std::string(asked);
+  }
+  // The length keeps two pairs of name and salt from making one text.
+  return fmt::format("{}:{}:{}", key_name_.size(), key_name_, asked);
+}
+
+void Admission::Settle(const Usage& usage) {
+  if (!open_) {
+    return;
+  }
+  End(usage.prompt_tokens + usage.completion_tokens);
+  if (ledger_ != nullptr && began_) {
+    record_.unix_ms = UnixMs();
+    record_.usage = usage;
+    ledger_->Put(std::move(record_));
+  }
+}
+
+void Admission::End(std::int64_t used_tokens) {
+  open_ = false;
+  if (quota_ != nullptr) {
+    if (began_) {
+      quota_->Settle(reserved_, used_tokens);
+    }
+    quota_->End();
+  }
+}
+
+LimitState Admission::Limits() const { return quota_ == nullptr ? LimitState{} : quota_->Limits(); }
+
+// ---- Gate
+
+Gate::Gate(GateOptions options,
+           KeyTable keys,
+           std::shared_ptr<UsageSink> ledger,
+           const base::Clock* clock)
+    : options_(std::move(options)),
+      ledger_(std::move(ledger)),
+      clock_(clock),
+      needs_key_(!keys.empty()),
+      keys_(std::make_shared<const KeyTable>(std::move(keys))) {}
+
+Result<std::shared_ptr<Admission>> Gate::Admit(const Ask& ask, Refusal* refusal) {
+  std::shared_ptr<Admission> admission(new Admission());
+  admission->ledger_ = ledger_;
+  admission->key_name_ = "-";
+  if (needs_key_) {
+    std::shared_ptr<const KeyTable> keys;
+    {
+      const std::lock_guard lock(mutex_);
+      keys = keys_;
+    }
+    const ApiKey* const key = keys->Find(ask.key);
+    if (key == nullptr) {
+      return ask.key.empty()
+                 ? Unauthenticated(
+                       "This server needs an API key; send it as `Authorization: Bearer KEY`")
+                 : Unauthenticated("The API key is not known to this server");
+    }
+    if (!key->Has(ask.scope)) {
+      return PermissionDenied("This API key lacks the scope `{}` that this operation needs",
+                              ScopeName(ask.scope));
+    }
+    admission->has_key_ = true;
+    admission->key_name_ = key->name;
+    admission->priority_ = key->priority;
+    admission->models_ = key->models;
+    if (ask.scope == Scope::kInference) {
+      auto quota = QuotaOf(*key);
+      INFERD_TRY(quota->Begin(refusal));
+      admission->quota_ = std::move(quota);
+    }
+  }
+  if (ledger_ != nullptr) {
+    UsageRecord& record = admission->record_;
+    record.key = admission->key_name_;
+    record.model = options_.model_name;
+    record.version = options_.model_version;
+    record.operation = ask.operation;
+    record.request_id = ask.request_id;
+  }
+  return admission;
+}
+
+std::shared_ptr<Quota> Gate::QuotaOf(const ApiKey& key) {
+  const std::lock_guard lock(mutex_);
+  auto& quota = quotas_[key.name];
+  if (quota == nullptr) {
+    quota = std::make_shared<Quota>(key.limits, clock_);
+  }
+  return quota;
+}
+
+void Gate::SetKeys(KeyTable keys) {
+  auto table = std::make_shared<const KeyTable>(std::move(keys));
+  const std::lock_guard lock(mutex_);
+  for (const ApiKey& key : table->keys()) {
+    if (const auto it = quotas_.find(key.name); it != quotas_.end()) {
+      it->second->SetLimits(key.limits);
+    }
+  }
+  std::erase_if(quotas_, [&](const auto& entry) {
+    return std::none_of(table->keys().begin(), table->keys().end(), [&](const ApiKey& key) {
+      return key.name == entry.first;
+    });
+  });
+  keys_ = std::move(table);
+}
+
+}  // namespace inferd::tenant

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one check that every transport asks before it serves: who is calling, may they do this, have
+// they anything left. Knows no HTTP and no gRPC.
+//
+// Life of a request: Gate::Admit (401, 403, 429) -> Admission::UseModel (403) ->
+// Admission::Reserve (429) -> Admission::Settle, once, with what was used.
+#pragma once
+
+#include "base/clock.h"
+#include "inferd/result.h"
+#include "tenant/key_table.h"
+#include "tenant/quota.h"
+#include "tenant/usage.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace inferd::tenant {
+
+/// What a transport knows of a request when it has routed it.
+struct Ask {
+  std::string_view key;  // as the client gave it, without "Bearer "; empty: none
+  Scope scope = Scope::kInference;
+  std::string_view operation;   // for the ledger
+  std::string_view request_id;  // for the ledger
+};
+
+/// One admitted request. Its end (Settle, or destruction) gives back its place and its unused
+/// tokens. Used by one thread at a time; made by Gate, which it may outlive.
+class Admission {
+ public:
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  const std::string& key_name() const { return key_name_; }
+  /// kPermissionDenied when the key is not for this model, as the client called it.
+  Result<> UseModel(std::string_view model) const;
+  /// Sets aside prompt tokens plus the most that may be generated; kResourceExhausted fills
+  /// `refusal`. Call once, before the work begins; it opens the request's row in the ledger.
+  Result<> Reserve(std::int64_t tokens, Refusal* refusal);
+  /// A client can put itself behind its key's priority, not before it.
+  std::int32_t PriorityFor(std::int32_t asked) const;
+  /// Keeps the prefix caches of keys apart: a key cannot learn by timing what another one asked.
+  std::string CacheSaltFor(std::string_view asked) const;
+  /// The request is over. Later calls do nothing.
+  void Settle(const Usage& usage);
+
+  LimitState Limits() const;
+
+ private:
+  friend class Gate;
+  Admission() = default;
+  void End(std::int64_t used_tokens);
+
+  std::string key_name_;
+  bool has_key_ = false;
+  std::int32_t priority_ = 0;
+  std::vector<std::string> models_;
+  std::shared_ptr<Quota> quota_;       // null: no key, or an operation that is not counted
+  std::shared_ptr<UsageSink> ledger_;  // null: none
+  UsageRecord record_;
+  std::int64_t reserved_ = 0;
+  bool open_ = true;
+  bool began_ = false;
+};
+
+struct GateOptions {
+  std::string model_name;     // what the ledger calls the model
+  std::string model_version;  // empty: not known
+};
+
+/// Any thread.
+class Gate {
+ public:
+  /// `clock` outlives the gate and its admissions. Without keys everybody is admitted and only
+  /// the ledger is kept.
+  Gate(GateOptions options,
+       KeyTable keys,
+       std::shared_ptr<UsageSink> ledger,
+       const base::Clock* clock);
+
+  /// Operations of scope kInference count as requests and hold a place until they end.
+  /// kUnauthenticated, kPermissionDenied, or kResourceExhausted with `refusal` filled in.
+  Result<std::shared_ptr<Admission>> Admit(const Ask& ask, Refusal* refusal);
+
+  /// From now on these keys are known. Allowances of keys that stay carry on.
+  void SetKeys(KeyTable keys);
+
+ private:
+  std::shared_ptr<Quota> QuotaOf(const ApiKey& key);
+
+  const GateOptions options_;
+  const std::shared_ptr<UsageSink> ledger_;
+  const base::Clock* clock_;
+  const bool needs_key_;  // once set, an emptied key file does not open the server
+  mutable std::mutex mutex_;
+  std::shared_ptr<const KeyTable> keys_;
+  std::map<std::string, std::shared_ptr<Quota>, std::less<>> quotas_;  // by key name
+};
+
+}  // namespace inferd::tenant
