@@ -16,8 +16,4 @@ bool CpuHasAvx512() {
          __builtin_cpu_supports("gfni");
 }
 
-bool CpuHasBf16Dot() { return __builtin_cpu_supports("avx512bf16"); }
-
-bool CpuIsIntel() { return __builtin_cpu_is("intel"); }
-
 }  // namespace inferd::kernels

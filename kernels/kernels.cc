@@ -19,9 +19,9 @@ const KernelTable& ScalarKernels() {
       .name = "scalar",
       .matmul = MatMulScalar,
       .attention_bf16 = AttentionBf16Scalar,
+      .attention_half = AttentionHalfScalar,
       .attention_float = AttentionFloatScalar,
       .quantize = QuantizeScalar,
-      .to_bf16 = ToBf16Scalar,
       .rms_norm = RmsNormScalar,
       .gate_mul = GateMulScalar,
       .add = AddScalar,
@@ -35,9 +35,9 @@ const KernelTable& Avx2Kernels() {
       .name = "avx2",
       .matmul = MatMulAvx2,
       .attention_bf16 = AttentionBf16Avx2,
+      .attention_half = AttentionHalfAvx2,
       .attention_float = AttentionFloatAvx2,
       .quantize = QuantizeAvx2,
-      .to_bf16 = ToBf16Avx2,
       .rms_norm = RmsNormAvx2,
       .gate_mul = GateMulAvx2,
       .add = AddAvx2,
@@ -48,28 +48,12 @@ const KernelTable& Avx2Kernels() {
 
 const KernelTable& Avx512Kernels() {
   static constexpr KernelTable kTable = {
-      .name = "avx512-vnni-bf16",
+      .name = "avx512-vnni",
       .matmul = MatMulAvx512,
       .attention_bf16 = AttentionBf16Avx512,
+      .attention_half = AttentionHalfAvx512,
       .attention_float = AttentionFloatAvx512,
       .quantize = QuantizeAvx512,
-      .to_bf16 = ToBf16Avx512,
-      .rms_norm = RmsNormAvx512,
-      .gate_mul = GateMulAvx512,
-      .add = AddAvx512,
-      .axpy = AxpyAvx512,
-  };
-  return kTable;
-}
-
-const KernelTable& Avx512FmaKernels() {
-  static constexpr KernelTable kTable = {
-      .name = "avx512-vnni",
-      .matmul = MatMulAvx512Fma,
-      .attention_bf16 = AttentionBf16Avx512Fma,
-      .attention_float = AttentionFloatAvx512,
-      .quantize = QuantizeAvx512,
-      .to_bf16 = ToBf16Avx512,
       .rms_norm = RmsNormAvx512,
       .gate_mul = GateMulAvx512,
       .add = AddAvx512,

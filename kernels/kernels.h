@@ -17,8 +17,8 @@ namespace inferd::kernels {
 ///   int8   f = +0; per block of 32 k, ascending: f = fma(float(exact integer dot), d_w * d_a, f);
 ///          twice, for the halves of 16 k, where scales are per 16; one more fma for a min;
 ///          y = f * 2^-shift
-///   bf16   per pair of k, ascending: f = fma(odd product), then f = fma(even product)
-///   float  f = fma(a[k], w[k], f), k ascending
+///   float  f = fma(a[k], w[k], f), k ascending, for F32, F16 and BF16 weights: only the stored
+///          weights are rounded
 ///
 /// k is never split and chunks store and reload f, so a row's bits depend on nothing but the row.
 struct MatMulArgs {
@@ -27,11 +27,9 @@ struct MatMulArgs {
   std::size_t panel_bytes;
   std::int64_t n;
   std::int64_t k;
-  const ActBlock* a_int8;       // [m, k / 32], rows ld_int8 blocks apart
-  const std::uint16_t* a_bf16;  // [m, k rounded up to 2], the odd value zero
-  const float* a_float;         // [m, k]
+  const ActBlock* a_int8;  // [m, k / 32], rows ld_int8 blocks apart
+  const float* a_float;    // [m, k]
   std::ptrdiff_t ld_int8;
-  std::ptrdiff_t ld_bf16;
   std::ptrdiff_t ld_float;
   std::int64_t m;
   float* y;
@@ -59,12 +57,12 @@ inline constexpr int kMaxHeadDim = 512;
 
 /// Query rows of one KV head of one sequence. A page holds, for the head, K then V of 32 tokens:
 ///
-///   bf16   K [d/2][32 tokens][2], V [16 token pairs][d][2]
-///   float  K [d][32 tokens], V [32 tokens][d]
+///   bf16         K [d/2][32 tokens][2], V [16 token pairs][d][2]
+///   half, float  K [d][32 tokens], V [32 tokens][d]
 ///
 /// For one row, always: per chunk of 64 tokens at absolute positions s = q.k * scale (softcapped),
-/// m' = max(m, max s), o and l are rescaled by exp(m - m'), p = exp(s - m') (rounded to bf16 in
-/// bf16 pages) and o += p v, tokens ascending.
+/// m' = max(m, max s), o and l are rescaled by exp(m - m'), p = exp(s - m') and o += p v, tokens
+/// ascending. q, s, p and o are floats: only the stored K and V are rounded.
 struct AttentionArgs {
   int rows;                 // 1..kAttentionRows
   const float* const* q;    // [rows] -> [head_dim]
@@ -88,10 +86,10 @@ struct KernelTable {
   const char* name;
   void (*matmul)(const MatMulArgs& args);
   void (*attention_bf16)(const AttentionArgs& args);
+  void (*attention_half)(const AttentionArgs& args);
   void (*attention_float)(const AttentionArgs& args);
   /// q blocks of x[0..k), the last one padded with zeros.
   void (*quantize)(const float* x, std::int64_t k, ActBlock* out);
-  void (*to_bf16)(const float* x, std::int64_t k, std::uint16_t* out);
   /// y = x / sqrt(mean(x^2) + eps) * weight; weight may be null (all ones). y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t k, float* y);
   /// y = gate_fn(gate) * up. y may be gate.
@@ -104,16 +102,10 @@ struct KernelTable {
 
 const KernelTable& ScalarKernels();
 const KernelTable& Avx2Kernels();
-/// With vdpbf16ps.
 const KernelTable& Avx512Kernels();
-/// With bf16 products as two fma: for CPUs without vdpbf16ps, and for Intel's, which run it at half
-/// the rate of fma. The same bits but for denormals, which vdpbf16ps flushes.
-const KernelTable& Avx512FmaKernels();
 
 /// What this CPU and its operating system support.
-bool CpuHasAvx2();     // with FMA and BMI2
-bool CpuHasAvx512();   // F, BW, DQ, VL with VNNI, VBMI and GFNI
-bool CpuHasBf16Dot();  // vdpbf16ps
-bool CpuIsIntel();
+bool CpuHasAvx2();    // with FMA and BMI2
+bool CpuHasAvx512();  // F, BW, DQ, VL with VNNI, VBMI and GFNI
 
 }  // namespace inferd::kernels

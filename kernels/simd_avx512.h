@@ -62,14 +62,6 @@ INFERD_INLINE inline __m512 EvenBf16(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
 }
 
-/// Bits of finite floats rounded to bf16 in the upper halves (nearest even, denormals kept); the
-/// lower halves are noise.
-INFERD_INLINE inline __m512i RoundBf16(__m512 v) {
-  const __m512i bits = _mm512_castps_si512(v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-}
-
 INFERD_INLINE inline __m512 HalfRow(const std::uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
 }

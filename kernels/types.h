@@ -63,6 +63,23 @@ static inline float HalfToFloat(std::uint16_t half) {
   return BitsToFloat(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
+/// Round to nearest even; what is finite stays finite (at most 65504 in size), NaN stays NaN.
+static inline std::uint16_t FloatToHalf(float value) {
+  const std::uint32_t bits = FloatToBits(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000);
+  const std::uint32_t size = bits & 0x7fffffff;
+  if (size >= 0x477ff000) {  // 65520 and more
+    const std::uint16_t top = size > 0x7f800000 ? 0x7e00 : size == 0x7f800000 ? 0x7c00 : 0x7bff;
+    return sign | top;
+  }
+  if (size < 0x38800000) {  // denormal: the sum's last bit is the half's
+    const std::uint32_t sum = FloatToBits(BitsToFloat(size) + 0.5f);
+    return sign | static_cast<std::uint16_t>(sum - 0x3f000000);
+  }
+  const std::uint32_t rounded = size + 0xfff + ((size >> 13) & 1);
+  return sign | static_cast<std::uint16_t>((rounded - 0x38000000) >> 13);
+}
+
 /// OCP E4M3: no infinity, NaN is all ones, smallest denormal 2^-9. Exact.
 static inline float Fp8ToFloat(std::uint8_t value) {
   const std::uint32_t sign = std::uint32_t{value & 0x80u} << 24;

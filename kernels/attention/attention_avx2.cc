@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows are done one after the other, so a row's bits do not depend on its tile; the rows of a tile
-// find K and V in the cache. Arithmetic as in kernels.h, a bf16 pair as two fma (odd, then even).
+// find K and V in the cache. Arithmetic as in kernels.h.
 #include "kernels/attention/attention_avx2.h"
 
 #include "kernels/simd_avx2.h"
@@ -14,63 +14,59 @@ constexpr float kInfinity = __builtin_inff();
 struct Bf16Pages {
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 2;
-  INFERD_INLINE static __m256 Add(__m256 f, __m256i kv, __m256i x) {
-    return _mm256_fmadd_ps(Even(kv), Even(x), _mm256_fmadd_ps(Odd(kv), Odd(x), f));
+  INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
+    const __m256i pairs = Load(kv);
+    f = _mm256_fmadd_ps(Even(pairs), _mm256_broadcast_ss(x), f);
+    return _mm256_fmadd_ps(Odd(pairs), _mm256_broadcast_ss(x + 1), f);
+  }
+};
+struct HalfPages {
+  static constexpr int kValueBytes = 2;
+  static constexpr int kPerStep = 1;
+  INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
+    return _mm256_fmadd_ps(HalfRow(kv), _mm256_broadcast_ss(x), f);
   }
 };
 struct FloatPages {
   static constexpr int kValueBytes = 4;
   static constexpr int kPerStep = 1;
-  INFERD_INLINE static __m256 Add(__m256 f, __m256i kv, __m256i x) {
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(kv), _mm256_castsi256_ps(x), f);
+  INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(Load(kv)), _mm256_broadcast_ss(x), f);
   }
 };
 
-// Stores eight floats at place i of an array in page format.
+/// Bytes of one step of one token (in K) or of one column (in V).
 template <class Pages>
-INFERD_INLINE inline void StoreRounded(std::uint8_t* out, std::int64_t i, __m256 v) {
-  if constexpr (Pages::kValueBytes == 4) {
-    Store(out + i * 4, _mm256_castps_si256(v));
-  } else {
-    const __m256i bits = _mm256_castps_si256(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(
-        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), _mm256_castsi256_si128(packed));
-  }
-}
+constexpr int kLaneBytes = Pages::kPerStep * Pages::kValueBytes;
 
 struct RowState {
   alignas(32) float o[kMaxHeadDim];
-  alignas(32) float s[kSoftmaxTokens];
-  alignas(32) std::uint8_t p[kSoftmaxTokens * 4];
-  alignas(32) std::uint8_t q[kMaxHeadDim * 4];
+  alignas(32) float s[kSoftmaxTokens];  // scores, then p
   __m256 l;
   float m;
 };
 
 template <class Pages>
-void ScorePage(const std::uint8_t* q, std::int64_t steps, const std::uint8_t* k, float* s) {
+void ScorePage(const float* q, std::int64_t head_dim, const std::uint8_t* k, float* s) {
   __m256 f[4];
   Unroll<4>([&](auto c) INFERD_INLINE { f[c] = _mm256_setzero_ps(); });
-  for (std::int64_t step = 0; step < steps; ++step, k += 128, q += 4) {
-    const __m256i x = Broadcast4(q);
-    Unroll<4>([&](auto c) INFERD_INLINE { f[c] = Pages::Add(f[c], Load(k + c * 32), x); });
+  for (std::int64_t d = 0; d < head_dim; d += Pages::kPerStep, k += 32 * kLaneBytes<Pages>) {
+    Unroll<4>([&](auto c)
+                  INFERD_INLINE { f[c] = Pages::Add(f[c], k + c * 8 * kLaneBytes<Pages>, q + d); });
   }
   Unroll<4>([&](auto c) INFERD_INLINE { _mm256_store_ps(s + c * 8, f[c]); });
 }
 
 template <class Pages>
-void AddValues(const std::uint8_t* p, const std::uint8_t* v, std::int64_t head_dim, float* o) {
+void AddValues(const float* p, const std::uint8_t* v, std::int64_t head_dim, float* o) {
   for (std::int64_t d = 0; d < head_dim; d += 16) {
     __m256 f0 = _mm256_load_ps(o + d);
     __m256 f1 = _mm256_load_ps(o + d + 8);
-    const std::uint8_t* at = v + d * 4;
-    for (int step = 0; step < kPageTokens / Pages::kPerStep; ++step, at += head_dim * 4) {
-      const __m256i x = Broadcast4(p + step * 4);
-      f0 = Pages::Add(f0, Load(at), x);
-      f1 = Pages::Add(f1, Load(at + 32), x);
+    const std::uint8_t* at = v + d * kLaneBytes<Pages>;
+    for (int token = 0; token < kPageTokens; token += Pages::kPerStep) {
+      f0 = Pages::Add(f0, at, p + token);
+      f1 = Pages::Add(f1, at + 8 * kLaneBytes<Pages>, p + token);
+      at += head_dim * kLaneBytes<Pages>;
     }
     _mm256_store_ps(o + d, f0);
     _mm256_store_ps(o + d + 8, f1);
@@ -78,7 +74,6 @@ void AddValues(const std::uint8_t* p, const std::uint8_t* v, std::int64_t head_d
 }
 
 // Tokens [begin, end) of the chunk are seen, at least one of them.
-template <class Pages>
 void Softmax(
     const AttentionArgs& args, RowState& t, std::int64_t begin, std::int64_t end, int tokens) {
   __m256 top = _mm256_set1_ps(-kInfinity);
@@ -105,7 +100,7 @@ void Softmax(
     const __m256 e =
         _mm256_and_ps(seen, Exp2(_mm256_sub_ps(_mm256_load_ps(t.s + i), _mm256_set1_ps(m))));
     sum = _mm256_add_ps(sum, e);
-    StoreRounded<Pages>(t.p, i, e);
+    _mm256_store_ps(t.s + i, e);
   }
   if (m > t.m) {
     const __m256 rescale = Exp2(_mm256_set1_ps(t.m - m));
@@ -140,7 +135,6 @@ void AttendRow(const AttentionArgs& args, int row) {
   t.m = -kInfinity;
   for (std::int64_t d = 0; d < args.head_dim; d += 8) {
     _mm256_store_ps(t.o + d, _mm256_setzero_ps());
-    StoreRounded<Pages>(t.q, d, _mm256_loadu_ps(args.q[row] + d));
   }
   const std::int64_t end = args.pos[row] + 1;
   const std::int64_t begin = args.window > 0 && end > args.window ? end - args.window : 0;
@@ -154,13 +148,11 @@ void AttendRow(const AttentionArgs& args, int row) {
     for (; pages < kPages && base / kPageTokens + pages < last_page; ++pages) {
       const auto index = static_cast<std::size_t>(args.pages[base / kPageTokens + pages]);
       page[pages] = reinterpret_cast<const std::uint8_t*>(args.base) + index * args.page_bytes;
-      ScorePage<Pages>(
-          t.q, args.head_dim / Pages::kPerStep, page[pages], t.s + pages * kPageTokens);
+      ScorePage<Pages>(args.q[row], args.head_dim, page[pages], t.s + pages * kPageTokens);
     }
-    Softmax<Pages>(args, t, begin - base, end - base, pages * kPageTokens);
+    Softmax(args, t, begin - base, end - base, pages * kPageTokens);
     for (int i = 0; i < pages; ++i) {
-      AddValues<Pages>(
-          t.p + i * kPageTokens * Pages::kValueBytes, page[i] + side_bytes, args.head_dim, t.o);
+      AddValues<Pages>(t.s + i * kPageTokens, page[i] + side_bytes, args.head_dim, t.o);
     }
   }
   Finish(args, t, row);
@@ -176,6 +168,8 @@ void Attend(const AttentionArgs& args) {
 }  // namespace
 
 void AttentionBf16Avx2(const AttentionArgs& args) { Attend<Bf16Pages>(args); }
+
+void AttentionHalfAvx2(const AttentionArgs& args) { Attend<HalfPages>(args); }
 
 void AttentionFloatAvx2(const AttentionArgs& args) { Attend<FloatPages>(args); }
 

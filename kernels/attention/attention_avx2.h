@@ -7,6 +7,7 @@
 namespace inferd::kernels {
 
 void AttentionBf16Avx2(const AttentionArgs& args);
+void AttentionHalfAvx2(const AttentionArgs& args);
 void AttentionFloatAvx2(const AttentionArgs& args);
 
 }  // namespace inferd::kernels

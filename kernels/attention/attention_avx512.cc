@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over pages in the operand order of vdpbf16ps (or float fma), so that nothing is
-// rearranged when read. Bytes moved: K and V of the seen tokens once per tile of query rows.
+// Attention over pages in the operand order of the products, so that nothing is rearranged when
+// read. Bytes moved: K and V of the seen tokens once per tile of query rows.
 //
 // A masked p is 0, and adding 0 times a finite value changes nothing; a chunk that is masked for a
 // row is skipped for it. So tiles, batches and prompt chunks do not change a row's bits. Pages must
@@ -17,35 +17,12 @@ constexpr float kLog2E = 1.44269504f;
 constexpr int kPages = kSoftmaxTokens / kPageTokens;  // per softmax chunk
 constexpr float kInfinity = __builtin_inff();
 
-/// How a page format is multiplied. A K step is 32 tokens x 4 bytes of d (a bf16 pair or a float);
-/// a V step is d x 4 bytes of tokens. Operand: 16 lanes of K or V, made once for all rows, or one
-/// input spread over the lanes; q and p are kept as inputs of kInputBytes per step.
-struct Bf16Dot {
-  static constexpr int kValueBytes = 2;
-  static constexpr int kPerStep = 2;
-  static constexpr int kInputBytes = 4;
-  struct Operand {
-    __m512bh pairs;
-  };
-  INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
-    return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(kv))};
-  }
-  INFERD_INLINE static Operand Spread(const std::uint8_t* x) {
-    return {reinterpret_cast<__m512bh>(Broadcast4(x))};
-  }
-  INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
-    return _mm512_dpbf16_ps(f, kv.pairs, x.pairs);
-  }
-  // 16 values from place i on.
-  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) {
-    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundBf16(v), 16));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out + 2 * i), packed);
-  }
-};
+/// How a page format is multiplied. A K step is 32 tokens x kPerStep values of d; a V step is d x
+/// kPerStep tokens. Operand: 16 lanes of K or V, made once for all rows, or the
+/// kPerStep inputs of q or p spread over the lanes.
 struct Bf16Fma {
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 2;
-  static constexpr int kInputBytes = 8;  // both values of a pair as float
   struct Operand {
     __m512 even;
     __m512 odd;
@@ -54,32 +31,43 @@ struct Bf16Fma {
     const __m512i pairs = _mm512_loadu_si512(kv);
     return {EvenBf16(pairs), OddBf16(pairs)};
   }
-  INFERD_INLINE static Operand Spread(const std::uint8_t* x) {
-    return {BroadcastFloat(x), BroadcastFloat(x + 4)};
+  INFERD_INLINE static Operand Spread(const float* x) {
+    return {BroadcastFloat(x), BroadcastFloat(x + 1)};
   }
   INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
-    return _mm512_fmadd_ps(kv.even, x.even, _mm512_fmadd_ps(kv.odd, x.odd, f));
+    return _mm512_fmadd_ps(kv.odd, x.odd, _mm512_fmadd_ps(kv.even, x.even, f));
   }
-  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) {
-    _mm512_store_ps(out + 4 * i, OddBf16(RoundBf16(v)));
+};
+struct HalfFma {
+  static constexpr int kValueBytes = 2;
+  static constexpr int kPerStep = 1;
+  struct Operand {
+    __m512 value;
+  };
+  INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(kv)))};
+  }
+  INFERD_INLINE static Operand Spread(const float* x) { return {BroadcastFloat(x)}; }
+  INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
+    return _mm512_fmadd_ps(kv.value, x.value, f);
   }
 };
 struct FloatFma {
   static constexpr int kValueBytes = 4;
   static constexpr int kPerStep = 1;
-  static constexpr int kInputBytes = 4;
   struct Operand {
     __m512 value;
   };
   INFERD_INLINE static Operand Make(const std::uint8_t* kv) { return {_mm512_loadu_ps(kv)}; }
-  INFERD_INLINE static Operand Spread(const std::uint8_t* x) { return {BroadcastFloat(x)}; }
+  INFERD_INLINE static Operand Spread(const float* x) { return {BroadcastFloat(x)}; }
   INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
     return _mm512_fmadd_ps(kv.value, x.value, f);
   }
-  INFERD_INLINE static void Keep(std::uint8_t* out, std::int64_t i, __m512 v) {
-    _mm512_store_ps(out + 4 * i, v);
-  }
 };
+
+/// Bytes of one step of one token (in K) or of one column (in V).
+template <class Pages>
+constexpr int kLaneBytes = Pages::kPerStep * Pages::kValueBytes;
 
 // Lines of the page sides in the order of use: K of this chunk, V of this chunk, K of the next.
 // Hardware prefetchers stop at 4 KiB and cannot guess the next page, and softmax reads nothing: so
@@ -124,9 +112,8 @@ template <int kRows>
 struct TileState {
   alignas(64) float o[kRows * kMaxHeadDim];  // [rows, head_dim]
   alignas(64) float l[kRows][16];
-  alignas(64) float s[kRows][kSoftmaxTokens];
-  alignas(64) std::uint8_t p[kRows][kSoftmaxTokens * 4];  // as inputs
-  alignas(64) std::uint8_t q[kRows * kMaxHeadDim * 4];    // as inputs, rows head_dim values apart
+  alignas(64) float s[kRows][kSoftmaxTokens];  // scores, then p
+  alignas(64) float q[kRows * kMaxHeadDim];    // [rows, head_dim]
   float m[kRows];
   std::int64_t end[kRows];    // first token not seen
   std::int64_t begin[kRows];  // first token seen
@@ -134,21 +121,16 @@ struct TileState {
 
 // s[r][0..32) = q[r] . K of one page.
 template <class Pages, int kRows, class Stream>
-INFERD_INLINE inline void ScorePage(const std::uint8_t* q,
-                                    std::int64_t q_bytes,
-                                    std::int64_t steps,
-                                    const std::uint8_t* k,
-                                    Stream& stream,
-                                    float* s) {
+INFERD_INLINE inline void ScorePage(
+    const float* q, std::int64_t head_dim, const std::uint8_t* k, Stream& stream, float* s) {
   __m512 f[2][kRows];
   Unroll<kRows>([&](auto r) INFERD_INLINE { f[0][r] = f[1][r] = _mm512_setzero_ps(); });
-  for (std::int64_t step = 0; step < steps; ++step, k += 128) {
-    stream.Lines(2);
+  for (std::int64_t d = 0; d < head_dim; d += Pages::kPerStep, k += 32 * kLaneBytes<Pages>) {
+    stream.Lines(kLaneBytes<Pages> / 2);
     const typename Pages::Operand k0 = Pages::Make(k);
-    const typename Pages::Operand k1 = Pages::Make(k + 64);
-    const std::uint8_t* input = q + step * Pages::kInputBytes;
+    const typename Pages::Operand k1 = Pages::Make(k + 16 * kLaneBytes<Pages>);
     Unroll<kRows>([&](auto r) INFERD_INLINE {
-      const typename Pages::Operand x = Pages::Spread(input + r * q_bytes);
+      const typename Pages::Operand x = Pages::Spread(q + r * head_dim + d);
       f[0][r] = Pages::Add(f[0][r], k0, x);
       f[1][r] = Pages::Add(f[1][r], k1, x);
     });
@@ -161,7 +143,7 @@ INFERD_INLINE inline void ScorePage(const std::uint8_t* q,
 
 // o[r][column .. column + 16 kColumns) += p[r] . V over the chunk's pages.
 template <class Pages, int kRows, int kColumns, class Stream>
-INFERD_INLINE inline void AddValues(const std::uint8_t* p,
+INFERD_INLINE inline void AddValues(const float* p,
                                     const std::uint8_t* const* v_pages,
                                     int pages,
                                     std::int64_t head_dim,
@@ -176,13 +158,15 @@ INFERD_INLINE inline void AddValues(const std::uint8_t* p,
   });
   constexpr int kSteps = kPageTokens / Pages::kPerStep;
   for (int page = 0; page < pages; ++page) {
-    const std::uint8_t* v = v_pages[page] + column * 4;
-    for (int step = 0; step < kSteps; ++step, v += head_dim * 4, p += Pages::kInputBytes) {
+    const std::uint8_t* v = v_pages[page] + column * kLaneBytes<Pages>;
+    for (int step = 0; step < kSteps;
+         ++step, v += head_dim * kLaneBytes<Pages>, p += Pages::kPerStep) {
       typename Pages::Operand value[kColumns];
-      Unroll<kColumns>([&](auto c) INFERD_INLINE { value[c] = Pages::Make(v + c * 64); });
-      stream.Lines(kColumns);
+      Unroll<kColumns>(
+          [&](auto c) INFERD_INLINE { value[c] = Pages::Make(v + c * 16 * kLaneBytes<Pages>); });
+      stream.Lines((kColumns * kLaneBytes<Pages> + 3) / 4);
       Unroll<kRows>([&](auto r) INFERD_INLINE {
-        const typename Pages::Operand x = Pages::Spread(p + r * kSoftmaxTokens * 4);
+        const typename Pages::Operand x = Pages::Spread(p + r * kSoftmaxTokens);
         Unroll<kColumns>([&](auto c) INFERD_INLINE { f[c][r] = Pages::Add(f[c][r], value[c], x); });
       });
     }
@@ -195,7 +179,7 @@ INFERD_INLINE inline void AddValues(const std::uint8_t* p,
 }
 
 // Online softmax of one row over the chunk at `base`: s becomes p, o and l are rescaled.
-template <class Pages, class State, class Stream>
+template <class State, class Stream>
 INFERD_INLINE inline void SoftmaxRow(
     const AttentionArgs& args, State& t, int r, std::int64_t base, int tokens, Stream& stream) {
   const std::int64_t end =
@@ -203,7 +187,7 @@ INFERD_INLINE inline void SoftmaxRow(
   const std::int64_t begin = t.begin[r] - base;
   float* s = t.s[r];
   if (end <= 0 || begin >= tokens) {
-    __builtin_memset(t.p[r], 0, sizeof t.p[r]);
+    __builtin_memset(s, 0, sizeof t.s[r]);
     return;
   }
   __m512 top = _mm512_set1_ps(-kInfinity);
@@ -230,7 +214,7 @@ INFERD_INLINE inline void SoftmaxRow(
     const __mmask16 seen = static_cast<__mmask16>(FirstLanes(end - i) & ~FirstLanes(begin - i));
     const __m512 e = _mm512_maskz_mov_ps(seen, Exp2(_mm512_sub_ps(_mm512_load_ps(s + i), vm)));
     sum = _mm512_add_ps(sum, e);
-    Pages::Keep(t.p[r], i, e);
+    _mm512_store_ps(s + i, e);
   }
   __m512 l = _mm512_load_ps(t.l[r]);
   const float rescale = m > t.m[r] ? _mm512_cvtss_f32(Exp2(_mm512_set1_ps(t.m[r] - m))) : 1.0f;
@@ -264,7 +248,7 @@ INFERD_INLINE inline void FinishRow(const AttentionArgs& args, const State& t, i
   }
 }
 
-template <class Pages, int kRows>
+template <int kRows>
 INFERD_INLINE inline void StartTile(const AttentionArgs& args, TileState<kRows>& t) {
   __builtin_memset(t.o, 0, static_cast<std::size_t>(kRows * args.head_dim) * 4);
   __builtin_memset(t.l, 0, sizeof t.l);
@@ -274,8 +258,7 @@ INFERD_INLINE inline void StartTile(const AttentionArgs& args, TileState<kRows>&
     t.end[r] = args.pos[source] + 1;
     t.begin[r] = args.window > 0 && t.end[r] > args.window ? t.end[r] - args.window : 0;
     for (std::int64_t d = 0; d < args.head_dim; d += 16) {
-      const __m512 x = _mm512_loadu_ps(args.q[source] + d);
-      Pages::Keep(t.q, r * args.head_dim + d, x);
+      _mm512_store_ps(t.q + r * args.head_dim + d, _mm512_loadu_ps(args.q[source] + d));
     }
   }
 }
@@ -288,7 +271,7 @@ INFERD_INLINE inline void AddChunk(const AttentionArgs& args,
   // As many columns as keep accumulators and operands within the register file.
   constexpr int kOperands = sizeof(typename Pages::Operand) / 64;
   constexpr int kColumns = (kRows + kOperands) * 4 <= 32 ? 4 : 2;
-  const std::uint8_t* p = t.p[0];
+  const float* p = t.s[0];
   const std::uint8_t* const* v = stream.side + pages;
   std::int64_t d = 0;
   for (; d + kColumns * 16 <= args.head_dim; d += kColumns * 16) {
@@ -303,14 +286,13 @@ template <class Pages, int kRows, bool kStream>
 void AttendTile(const AttentionArgs& args) {
   TileState<kRows> t;
   PageStream<kStream> stream;
-  StartTile<Pages>(args, t);
+  StartTile(args, t);
   std::int64_t longest = 0;
   std::int64_t first = t.end[0];
   for (int r = 0; r < kRows; ++r) {
     longest = t.end[r] > longest ? t.end[r] : longest;
     first = t.begin[r] < first ? t.begin[r] : first;
   }
-  const std::int64_t steps = args.head_dim / Pages::kPerStep;
   const std::int64_t side_bytes = kPageTokens * args.head_dim * Pages::kValueBytes;
   const std::int64_t last_page = (longest + kPageTokens - 1) / kPageTokens;
   stream.Start(static_cast<int>(side_bytes / 64));
@@ -331,13 +313,11 @@ void AttendTile(const AttentionArgs& args) {
          ++next) {
       stream.side[stream.sides++] = page_at(next);
     }
-    const std::int64_t q_bytes = args.head_dim / Pages::kPerStep * Pages::kInputBytes;
     for (int i = 0; i < pages; ++i) {
-      ScorePage<Pages, kRows>(
-          t.q, q_bytes, steps, stream.side[i], stream, &t.s[0][i * kPageTokens]);
+      ScorePage<Pages, kRows>(t.q, args.head_dim, stream.side[i], stream, &t.s[0][i * kPageTokens]);
     }
     for (int r = 0; r < kRows; ++r) {
-      SoftmaxRow<Pages>(args, t, r, base, pages * kPageTokens, stream);
+      SoftmaxRow(args, t, r, base, pages * kPageTokens, stream);
     }
     AddChunk<Pages>(args, t, pages, stream);
     stream.Advance(2 * pages);
@@ -379,9 +359,9 @@ void Attend(const AttentionArgs& args) {
 
 }  // namespace
 
-void AttentionBf16Avx512(const AttentionArgs& args) { Attend<Bf16Dot>(args); }
+void AttentionBf16Avx512(const AttentionArgs& args) { Attend<Bf16Fma>(args); }
 
-void AttentionBf16Avx512Fma(const AttentionArgs& args) { Attend<Bf16Fma>(args); }
+void AttentionHalfAvx512(const AttentionArgs& args) { Attend<HalfFma>(args); }
 
 void AttentionFloatAvx512(const AttentionArgs& args) { Attend<FloatFma>(args); }
 

@@ -7,8 +7,8 @@
 
 namespace inferd::kernels {
 
-void AttentionBf16Avx512(const AttentionArgs& args);     // with vdpbf16ps
-void AttentionBf16Avx512Fma(const AttentionArgs& args);  // the same pages, two fma per pair
+void AttentionBf16Avx512(const AttentionArgs& args);
+void AttentionHalfAvx512(const AttentionArgs& args);
 void AttentionFloatAvx512(const AttentionArgs& args);
 
 }  // namespace inferd::kernels

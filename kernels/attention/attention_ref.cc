@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = sum over seen tokens t of softmax(softcap(scale q.k[t]), sink) v[t], one row after the other.
-// Softmax in two passes over the scores of one head; bf16 pages see q and p rounded to bf16 like
-// the fast kernels, so that both read the same numbers.
+// Softmax in two passes over the scores of one head, all in double.
 #include "kernels/attention/attention_ref.h"
 
 #include <algorithm>
@@ -26,7 +25,19 @@ struct Bf16Page {
         2);
     return Bf16ToFloat(value);
   }
-  static float Round(float value) { return Bf16ToFloat(FloatToBf16(value)); }
+};
+
+struct HalfPage {
+  static float K(const std::byte* head, std::int64_t, int token, std::int64_t i) {
+    std::uint16_t value;
+    std::memcpy(&value, head + (i * kPageTokens + token) * 2, 2);
+    return HalfToFloat(value);
+  }
+  static float V(const std::byte* head, std::int64_t head_dim, int token, std::int64_t i) {
+    std::uint16_t value;
+    std::memcpy(&value, head + ((kPageTokens + token) * head_dim + i) * 2, 2);
+    return HalfToFloat(value);
+  }
 };
 
 struct FloatPage {
@@ -40,7 +51,6 @@ struct FloatPage {
     std::memcpy(&value, head + (kPageTokens * head_dim + token * head_dim + i) * 4, 4);
     return value;
   }
-  static float Round(float value) { return value; }
 };
 
 template <class Page>
@@ -55,7 +65,7 @@ void AttendRow(const AttentionArgs& args, int row) {
   for (std::int64_t t = begin; t < end; ++t) {
     double dot = 0;
     for (std::int64_t i = 0; i < args.head_dim; ++i) {
-      dot += static_cast<double>(Page::Round(args.q[row][i])) *
+      dot += static_cast<double>(args.q[row][i]) *
              Page::K(head(t), args.head_dim, static_cast<int>(t % kPageTokens), i);
     }
     dot *= args.scale;
@@ -72,7 +82,7 @@ void AttendRow(const AttentionArgs& args, int row) {
   }
   std::vector<double> y(static_cast<std::size_t>(args.head_dim));
   for (std::int64_t t = begin; t < end; ++t) {
-    const double p = Page::Round(static_cast<float>(score[static_cast<std::size_t>(t - begin)]));
+    const double p = score[static_cast<std::size_t>(t - begin)];
     for (std::int64_t i = 0; i < args.head_dim; ++i) {
       y[static_cast<std::size_t>(i)] +=
           p * Page::V(head(t), args.head_dim, static_cast<int>(t % kPageTokens), i);
@@ -88,6 +98,12 @@ void AttendRow(const AttentionArgs& args, int row) {
 void AttentionBf16Scalar(const AttentionArgs& args) {
   for (int row = 0; row < args.rows; ++row) {
     AttendRow<Bf16Page>(args, row);
+  }
+}
+
+void AttentionHalfScalar(const AttentionArgs& args) {
+  for (int row = 0; row < args.rows; ++row) {
+    AttendRow<HalfPage>(args, row);
   }
 }
 

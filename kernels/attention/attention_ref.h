@@ -8,6 +8,7 @@
 namespace inferd::kernels {
 
 void AttentionBf16Scalar(const AttentionArgs& args);
+void AttentionHalfScalar(const AttentionArgs& args);
 void AttentionFloatScalar(const AttentionArgs& args);
 
 }  // namespace inferd::kernels

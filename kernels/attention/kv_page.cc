@@ -18,6 +18,18 @@ void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot
   }
 }
 
+void StoreKvHalf(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
+  const auto store = [](std::byte* to, float value) {
+    const std::uint16_t half = FloatToHalf(value);
+    std::memcpy(to, &half, 2);
+  };
+  std::byte* values = head + (kPageTokens + slot) * head_dim * 2;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    store(head + (i * kPageTokens + slot) * 2, k[i]);
+    store(values + i * 2, v[i]);
+  }
+}
+
 void StoreKvFloat(
     const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
   for (std::int64_t i = 0; i < head_dim; ++i) {

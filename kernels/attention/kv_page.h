@@ -15,8 +15,10 @@ static constexpr inline std::size_t HeadPageBytes(std::size_t value_bytes, std::
   return 2 * kPageTokens * static_cast<std::size_t>(head_dim) * value_bytes;
 }
 
-/// Stores K and V of one token at `slot` of the head's share of a page, rounding to bf16.
+/// Stores K and V of one token at `slot` of the head's share of a page, rounding to the page's
+/// type.
 void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
+void StoreKvHalf(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 void StoreKvFloat(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 
 }  // namespace inferd::kernels

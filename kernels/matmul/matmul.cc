@@ -6,7 +6,7 @@
 namespace inferd::kernels {
 namespace {
 
-void PassAvx512Fma(const MatMulArgs& args) {
+void PassAvx512(const MatMulArgs& args) {
   if (!IsInt8Form(args.form)) {
     return FloatMatMulAvx512(args);
   }
@@ -14,10 +14,6 @@ void PassAvx512Fma(const MatMulArgs& args) {
     return GemmAvx512(args);
   }
   return LayoutOf(args.form).super_k == 32 ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);
-}
-
-void PassAvx512(const MatMulArgs& args) {
-  return args.form == PackForm::kBf16 ? Bf16DotAvx512(args) : PassAvx512Fma(args);
 }
 
 void PassAvx2(const MatMulArgs& args) {
@@ -30,8 +26,6 @@ void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
     pass.m = args.m - token < kMatMulRows ? args.m - token : kMatMulRows;
     if (IsInt8Form(args.form)) {
       pass.a_int8 = args.a_int8 + token * args.ld_int8;
-    } else if (args.form == PackForm::kBf16) {
-      pass.a_bf16 = args.a_bf16 + token * args.ld_bf16;
     } else {
       pass.a_float = args.a_float + token * args.ld_float;
     }
@@ -43,8 +37,6 @@ void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
 }  // namespace
 
 void MatMulAvx512(const MatMulArgs& args) { InPasses(args, PassAvx512); }
-
-void MatMulAvx512Fma(const MatMulArgs& args) { InPasses(args, PassAvx512Fma); }
 
 void MatMulAvx2(const MatMulArgs& args) { InPasses(args, PassAvx2); }
 

@@ -10,7 +10,6 @@ namespace inferd::kernels {
 inline constexpr int kSmallRows = 6;
 
 void MatMulAvx512(const MatMulArgs& args);
-void MatMulAvx512Fma(const MatMulArgs& args);
 
 /// kQ8, kQ5, kQ4; m in 1..kSmallRows.
 void SmallSimpleAvx512(const MatMulArgs& args);
@@ -18,9 +17,7 @@ void SmallSimpleAvx512(const MatMulArgs& args);
 void SmallSuperAvx512(const MatMulArgs& args);
 /// Any int8 form; m in 1..kMatMulRows.
 void GemmAvx512(const MatMulArgs& args);
-/// kF32, kF16, and kBf16 as two fma; m in 1..kMatMulRows.
+/// kBf16, kF32, kF16; m in 1..kMatMulRows.
 void FloatMatMulAvx512(const MatMulArgs& args);
-/// kBf16 with vdpbf16ps; m in 1..kMatMulRows.
-void Bf16DotAvx512(const MatMulArgs& args);
 
 }  // namespace inferd::kernels

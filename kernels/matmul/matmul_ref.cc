@@ -26,6 +26,17 @@ float FloatAt(const std::uint8_t* p, int row) {
   std::memcpy(&value, p + 4 * row, 4);
   return value;
 }
+// Weight [row, k] of a kBf16, kF32 or kF16 panel.
+float FloatWeight(PackForm form, const std::uint8_t* panel, std::int64_t k, int row) {
+  switch (form) {
+    case PackForm::kBf16:
+      return Bf16ToFloat(Load16(panel + k / 2 * 128 + 4 * row + k % 2 * 2));
+    case PackForm::kF32:
+      return FloatAt(panel + k * 128, row);
+    default:
+      return HalfAt(panel + k * 64, row);
+  }
+}
 
 // Quant i of a row from the planes at q.
 std::uint8_t QuantAt(PackForm form, const std::uint8_t* q, int row, int i) {
@@ -154,37 +165,17 @@ void Int8Panel(const MatMulArgs& args,
   }
 }
 
-void Bf16Panel(const MatMulArgs& args,
-               const std::uint8_t* panel,
-               std::int64_t token,
-               std::int64_t m,
-               float* f) {
-  for (std::int64_t p = 0; p < (args.k + 1) / 2; ++p, panel += 128) {
-    for (std::int64_t t = 0; t < m; ++t) {
-      const std::uint16_t* a = args.a_bf16 + (token + t) * args.ld_bf16 + 2 * p;
-      const float even = Bf16ToFloat(a[0]);
-      const float odd = Bf16ToFloat(a[1]);
-      for (int r = 0; r < kPanelRows; ++r) {
-        float& y = f[t * kPanelRows + r];
-        y = std::fma(odd, Bf16ToFloat(Load16(panel + 4 * r + 2)), y);
-        y = std::fma(even, Bf16ToFloat(Load16(panel + 4 * r)), y);
-      }
-    }
-  }
-}
-
 void FloatPanel(const MatMulArgs& args,
                 const std::uint8_t* panel,
                 std::int64_t token,
                 std::int64_t m,
                 float* f) {
-  const bool half = args.form == PackForm::kF16;
-  for (std::int64_t i = 0; i < args.k; ++i, panel += half ? 64 : 128) {
+  for (std::int64_t i = 0; i < args.k; ++i) {
     for (std::int64_t t = 0; t < m; ++t) {
       const float a = args.a_float[(token + t) * args.ld_float + i];
       for (int r = 0; r < kPanelRows; ++r) {
         float& y = f[t * kPanelRows + r];
-        y = std::fma(a, half ? HalfAt(panel, r) : FloatAt(panel, r), y);
+        y = std::fma(a, FloatWeight(args.form, panel, i, r), y);
       }
     }
   }
@@ -201,8 +192,6 @@ void MatMulScalar(const MatMulArgs& args) {
       std::fill_n(f, m * kPanelRows, 0.0f);
       if (IsInt8Form(args.form)) {
         Int8Panel(args, panel, token, m, f);
-      } else if (args.form == PackForm::kBf16) {
-        Bf16Panel(args, panel, token, m, f);
       } else {
         FloatPanel(args, panel, token, m, f);
       }

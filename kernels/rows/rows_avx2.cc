@@ -52,24 +52,6 @@ void QuantizeAvx2(const float* x, std::int64_t k, ActBlock* out) {
   }
 }
 
-void ToBf16Avx2(const float* x, std::int64_t k, std::uint16_t* out) {
-  std::int64_t i = 0;
-  for (; i + 8 <= k; i += 8) {
-    const __m256 v = _mm256_loadu_ps(x + i);
-    const __m256i bits = _mm256_castps_si256(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_blendv_epi8(sum, quiet, nan), 16);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_castsi256_si128(packed));
-  }
-  if (i < k) {
-    ToBf16Scalar(x + i, k - i, out + i);
-  }
-}
-
 void RmsNormAvx2(const float* x, const float* weight, float eps, std::int64_t k, float* y) {
   __m256 s[4];
   Unroll<4>([&](auto r) INFERD_INLINE { s[r] = _mm256_setzero_ps(); });

@@ -8,7 +8,6 @@
 namespace inferd::kernels {
 
 void QuantizeAvx2(const float* x, std::int64_t k, ActBlock* out);
-void ToBf16Avx2(const float* x, std::int64_t k, std::uint16_t* out);
 void RmsNormAvx2(const float* x, const float* weight, float eps, std::int64_t k, float* y);
 void GateMulAvx2(Gate kind, const float* gate, const float* up, std::int64_t n, float* y);
 void AddAvx2(float* x, const float* y, std::int64_t n);

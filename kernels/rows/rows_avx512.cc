@@ -45,19 +45,6 @@ void QuantizeAvx512(const float* x, std::int64_t k, ActBlock* out) {
   }
 }
 
-void ToBf16Avx512(const float* x, std::int64_t k, std::uint16_t* out) {
-  const std::int64_t padded = (k + 1) / 2 * 2;
-  for (std::int64_t i = 0; i < k; i += 16) {
-    // Integer rounding: vcvtneps2bf16 would flush denormals, the other instruction sets do not.
-    const __m512 v = _mm512_maskz_loadu_ps(FirstLanes(k - i), x + i);
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    const __m512i rounded = _mm512_mask_or_epi32(
-        RoundBf16(v), nan, _mm512_castps_si512(v), _mm512_set1_epi32(0x400000));
-    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-    _mm256_mask_storeu_epi16(out + i, FirstLanes(padded - i), packed);
-  }
-}
-
 void RmsNormAvx512(const float* x, const float* weight, float eps, std::int64_t k, float* y) {
   __m512 s0 = _mm512_setzero_ps();
   __m512 s1 = s0;

@@ -8,7 +8,6 @@
 namespace inferd::kernels {
 
 void QuantizeAvx512(const float* x, std::int64_t k, ActBlock* out);
-void ToBf16Avx512(const float* x, std::int64_t k, std::uint16_t* out);
 void RmsNormAvx512(const float* x, const float* weight, float eps, std::int64_t k, float* y);
 void GateMulAvx512(Gate kind, const float* gate, const float* up, std::int64_t n, float* y);
 void AddAvx512(float* x, const float* y, std::int64_t n);

@@ -53,15 +53,6 @@ void QuantizeScalar(const float* x, std::int64_t k, ActBlock* out) {
   }
 }
 
-void ToBf16Scalar(const float* x, std::int64_t k, std::uint16_t* out) {
-  for (std::int64_t i = 0; i < k; ++i) {
-    out[i] = FloatToBf16(x[i]);
-  }
-  if (k % 2 != 0) {
-    out[k] = 0;
-  }
-}
-
 void RmsNormScalar(const float* x, const float* weight, float eps, std::int64_t k, float* y) {
   float lane[32] = {};
   for (std::int64_t i = 0; i < k; ++i) {

@@ -8,7 +8,6 @@
 namespace inferd::kernels {
 
 void QuantizeScalar(const float* x, std::int64_t k, ActBlock* out);
-void ToBf16Scalar(const float* x, std::int64_t k, std::uint16_t* out);
 void RmsNormScalar(const float* x, const float* weight, float eps, std::int64_t k, float* y);
 void GateMulScalar(Gate kind, const float* gate, const float* up, std::int64_t n, float* y);
 void AddScalar(float* x, const float* y, std::int64_t n);

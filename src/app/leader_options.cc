@@ -50,6 +50,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   const std::string& kv = config.worker.kv_cache_dtype;
   options.kv_dtype = kv.starts_with("bf") ? spec::KvDtype::kBf16
                      : kv == "auto"       ? spec::KvDtype::kAuto
+                     : kv.ends_with("16") ? spec::KvDtype::kF16
                                           : spec::KvDtype::kF32;
   options.max_model_len = config.model.max_model_len;
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);

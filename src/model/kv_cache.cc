@@ -8,6 +8,17 @@
 
 namespace inferd::model {
 
+ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
+  switch (spec::ResolvedKvDtype(dtype, model)) {
+    case spec::KvDtype::kF32:
+      return ops::KvType::kF32;
+    case spec::KvDtype::kBf16:
+      return ops::KvType::kBf16;
+    default:
+      return ops::KvType::kF16;
+  }
+}
+
 Result<KvCache> KvCache::Make(const ops::Device& device,
                               const spec::ModelSpec& model,
                               const spec::ShardPlan& shard,

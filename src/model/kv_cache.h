@@ -8,6 +8,7 @@
 #include "model/buffer.h"
 #include "ops/device.h"
 #include "spec/parallel.h"
+#include "spec/worker_config.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,9 @@
 #include <vector>
 
 namespace inferd::model {
+
+/// The type of the pages for a setting.
+ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model);
 
 class KvCache {
  public:

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/kv_cache.h"
 #include "model/row_table.h"
 #include "model/shard.h"
 #include "model/weights.h"
@@ -363,11 +364,6 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
         "the shard plan of rank {} does not fit the model {}", plan.rank, model.name);
   }
   return {};
-}
-
-ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
-  const bool wide = spec::KvIsF32(dtype, model);
-  return wide ? ops::KvType::kF32 : ops::KvType::kBf16;
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct ShardOptions {
   std::int64_t max_num_seqs = 64;
   std::int64_t max_model_len = 0;
   std::int64_t kv_pages = 0;
-  ops::KvType kv_type = ops::KvType::kBf16;
+  ops::KvType kv_type = ops::KvType::kF16;
 };
 
 /// Every buffer is sized at construction; a step allocates nothing. One thread.

@@ -316,9 +316,7 @@ class Loader {
     const auto rows =
         job.as_row ? all
                    : all.subspan(offset, static_cast<std::size_t>(n - 1) * row_bytes + length);
-    auto packed = options_->widen_bf16 && type == DType::kBF16
-                      ? PackWidened(rows, n, k, row_bytes)
-                      : device_.Pack(type, rows, n, k, row_bytes);
+    auto packed = device_.Pack(type, rows, n, k, row_bytes);
     if (!packed.ok()) {
       return packed.error().WithContext(
           fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
@@ -331,24 +329,6 @@ class Loader {
           ref.bytes());
     }
     return {};
-  }
-
-  Result<Matrix> PackWidened(std::span<const std::byte> rows,
-                             std::int64_t n,
-                             std::int64_t k,
-                             std::size_t row_bytes) {
-    std::vector<float> wide;
-    wide.reserve(static_cast<std::size_t>(n * k));
-    for (std::size_t row = 0; row < static_cast<std::size_t>(n); ++row) {
-      const std::vector<float> values =
-          ToFloats(DType::kBF16, rows.subspan(row * row_bytes, static_cast<std::size_t>(k) * 2));
-      wide.insert(wide.end(), values.begin(), values.end());
-    }
-    return device_.Pack(DType::kF32,
-                        std::as_bytes(std::span(wide)),
-                        n,
-                        k,
-                        static_cast<std::size_t>(k) * sizeof(float));
   }
 
   // Largest first.

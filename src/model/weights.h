@@ -56,9 +56,6 @@ struct ShardWeights {
 
 struct LoadWeightsOptions {
   int threads = 1;
-  /// Packs BF16 matrices as F32: products take float activations instead of ones rounded to bf16,
-  /// for twice the memory.
-  bool widen_bf16 = false;
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;
 };
 

@@ -11,7 +11,13 @@
 namespace inferd::ops {
 namespace {
 
-std::size_t ValueBytes(KvType type) { return type == KvType::kBf16 ? 2 : 4; }
+std::size_t ValueBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+
+auto StorerOf(KvType type) {
+  return type == KvType::kF16    ? kernels::StoreKvHalf
+         : type == KvType::kBf16 ? kernels::StoreKvBf16
+                                 : kernels::StoreKvFloat;
+}
 
 // The head's share of a page of the layer.
 std::byte* HeadInPage(const KvLayer& kv, std::int32_t page, std::int64_t head) {
@@ -67,11 +73,7 @@ void CpuDevice::PostRow(const QkvTask& task,
     const float* v = task.v + row * task.ldv + h * dim;
     prepare(k, task.k_norm);
     std::byte* head = HeadInPage(task.kv, page, h);
-    if (task.kv.type == KvType::kBf16) {
-      kernels::StoreKvBf16(k, v, dim, slot, head);
-    } else {
-      kernels::StoreKvFloat(k, v, dim, slot, head);
-    }
+    StorerOf(task.kv.type)(k, v, dim, slot, head);
   }
 }
 
@@ -121,10 +123,13 @@ void CpuDevice::AttendItem(const AttentionTask& task, const AttentionItem& item)
   args.softcap = task.softcap;
   args.window = task.window;
   args.stream = item.sequence->num_rows <= 2;
-  if (task.kv.type == KvType::kBf16) {
-    kernels_.attention_bf16(args);
-  } else {
-    kernels_.attention_float(args);
+  switch (task.kv.type) {
+    case KvType::kF16:
+      return kernels_.attention_half(args);
+    case KvType::kBf16:
+      return kernels_.attention_bf16(args);
+    case KvType::kF32:
+      return kernels_.attention_float(args);
   }
 }
 

@@ -214,8 +214,7 @@ Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
     if (!kernels::CpuHasAvx512()) {
       return FailedPrecondition("this CPU lacks AVX-512 with VNNI, VBMI or GFNI: use auto");
     }
-    const bool dot = kernels::CpuHasBf16Dot() && !kernels::CpuIsIntel();
-    return dot ? &kernels::Avx512Kernels() : &kernels::Avx512FmaKernels();
+    return &kernels::Avx512Kernels();
   }
   if (isa == "avx2" || (isa == "auto" && kernels::CpuHasAvx2())) {
     if (!kernels::CpuHasAvx2()) {

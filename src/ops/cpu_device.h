@@ -72,9 +72,7 @@ class CpuActivations final : public Activations {
   unsigned forms_;
   const kernels::KernelTable& kernels_;
   std::ptrdiff_t ld_int8_;
-  std::ptrdiff_t ld_bf16_;
   tensor::HostBuffer int8_;
-  tensor::HostBuffer bf16_;
   tensor::HostBuffer float_;
 
   // One form as bytes, for CopyOut and CopyIn.
@@ -85,7 +83,7 @@ class CpuActivations final : public Activations {
     std::size_t unit_bytes;
   };
   /// The forms held, in a fixed order; the rest have no bytes.
-  std::array<Plane, 3> Planes() const;
+  std::array<Plane, 2> Planes() const;
 };
 
 class CpuDevice final : public Device {

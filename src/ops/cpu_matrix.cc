@@ -38,9 +38,8 @@ ActForm CpuMatrix::form() const {
   switch (pack_form_) {
     case kernels::PackForm::kF32:
     case kernels::PackForm::kF16:
-      return kActFloat;
     case kernels::PackForm::kBf16:
-      return kActBf16;
+      return kActFloat;
     default:
       return kActInt8;
   }
@@ -60,20 +59,12 @@ CpuActivations::CpuActivations(std::int64_t max_rows,
                                std::int64_t k,
                                unsigned forms,
                                const kernels::KernelTable& kernels)
-    : max_rows_(max_rows),
-      k_(k),
-      forms_(forms),
-      kernels_(kernels),
-      ld_int8_((k + 31) / 32),
-      ld_bf16_((k + 1) / 2 * 2) {
+    : max_rows_(max_rows), k_(k), forms_(forms), kernels_(kernels), ld_int8_((k + 31) / 32) {
   const auto rows = static_cast<std::size_t>(max_rows);
   // One spare line: kernels may read whole vectors past the last row.
   if ((forms & kActInt8) != 0) {
     int8_ =
         AllocateOrDie(rows * static_cast<std::size_t>(ld_int8_) * sizeof(kernels::ActBlock) + 64);
-  }
-  if ((forms & kActBf16) != 0) {
-    bf16_ = AllocateOrDie(rows * static_cast<std::size_t>(ld_bf16_) * 2 + 64);
   }
   if ((forms & kActFloat) != 0) {
     float_ = AllocateOrDie(rows * static_cast<std::size_t>(k) * 4 + 64);
@@ -88,17 +79,13 @@ void CpuActivations::Fill(std::int64_t row,
     auto* blocks = reinterpret_cast<kernels::ActBlock*>(int8_.data());
     kernels_.quantize(x, count, blocks + row * ld_int8_ + column / 32);
   }
-  if ((forms_ & kActBf16) != 0) {
-    auto* values = reinterpret_cast<std::uint16_t*>(bf16_.data());
-    kernels_.to_bf16(x, count, values + row * ld_bf16_ + column);
-  }
   if ((forms_ & kActFloat) != 0) {
     auto* values = reinterpret_cast<float*>(float_.data());
     std::memcpy(values + row * k_ + column, x, static_cast<std::size_t>(count) * 4);
   }
 }
 
-std::array<CpuActivations::Plane, 3> CpuActivations::Planes() const {
+std::array<CpuActivations::Plane, 2> CpuActivations::Planes() const {
   constexpr std::size_t kBlockBytes = sizeof(kernels::ActBlock);
   const auto plane = [&](ActForm form,
                          const tensor::HostBuffer& data,
@@ -113,7 +100,6 @@ std::array<CpuActivations::Plane, 3> CpuActivations::Planes() const {
         held ? unit_bytes : 0};
   };
   return {plane(kActInt8, int8_, ld_int8_, 32, kBlockBytes),
-          plane(kActBf16, bf16_, ld_bf16_, 1, 2),
           plane(kActFloat, float_, static_cast<std::ptrdiff_t>(k_), 1, 4)};
 }
 
@@ -166,9 +152,6 @@ void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, 
   if ((forms_ & kActInt8) != 0) {
     copy(int8_, from.int8_, ld_int8_ * static_cast<std::int64_t>(sizeof(kernels::ActBlock)));
   }
-  if ((forms_ & kActBf16) != 0) {
-    copy(bf16_, from.bf16_, ld_bf16_ * 2);
-  }
   if ((forms_ & kActFloat) != 0) {
     copy(float_, from.float_, k_ * 4);
   }
@@ -176,13 +159,9 @@ void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, 
 
 void CpuActivations::SetInputs(std::int64_t row, kernels::MatMulArgs* args) const {
   args->ld_int8 = ld_int8_;
-  args->ld_bf16 = ld_bf16_;
   args->ld_float = k_;
   if ((forms_ & kActInt8) != 0) {
     args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + row * ld_int8_;
-  }
-  if ((forms_ & kActBf16) != 0) {
-    args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + row * ld_bf16_;
   }
   if ((forms_ & kActFloat) != 0) {
     args->a_float = reinterpret_cast<const float*>(float_.data()) + row * k_;

@@ -20,9 +20,8 @@ namespace inferd::ops {
 /// Number formats in which a kernel takes activations; which one a matrix wants follows from its
 /// stored type.
 enum ActForm : unsigned {
-  kActFloat = 1,  // float rows: F32 and F16 weights
-  kActBf16 = 2,   // bf16 rows: BF16 and F8_E4M3 weights
-  kActInt8 = 4,   // int8 blocks of 32 with scale and sums: all block-quantised weights
+  kActFloat = 1,  // float rows: F32, F16, BF16 and F8_E4M3 weights
+  kActInt8 = 2,   // int8 blocks of 32 with scale and sums: all block-quantised weights
 };
 
 /// A weight matrix in the kernels' layout, [n output rows, k inputs]. Immutable after packing.
@@ -35,7 +34,7 @@ class PackedMatrix {
   virtual std::size_t bytes() const = 0;
 };
 
-/// Activation rows [rows, k] in up to three forms at once. Owned by `model`'s arena; refilled every
+/// Activation rows [rows, k] in one form or both at once. Owned by `model`'s arena; refilled every
 /// step.
 class Activations {
  public:
@@ -78,12 +77,12 @@ struct RopeTable {
 
 /// Where K and V of one layer live: pages of kPageTokens tokens, each [kv head][K then V] in the
 /// kernel's own order. Page p begins at base + p * page_bytes (the layer's share of it).
-enum class KvType : std::uint8_t { kBf16, kF32 };
+enum class KvType : std::uint8_t { kF16, kBf16, kF32 };
 
 struct KvLayer {
   std::byte* base = nullptr;
   std::size_t page_bytes = 0;  // distance between two pages of this layer
-  KvType type = KvType::kBf16;
+  KvType type = KvType::kF16;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
 };
@@ -149,7 +148,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  /// "cpu avx512-vnni-bf16, 2 threads".
+  /// "cpu avx512-vnni, 2 threads".
   virtual std::string Describe() const = 0;
 
   /// Packs rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when k is

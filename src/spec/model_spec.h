@@ -93,7 +93,7 @@ struct ModelSpec {
   std::int32_t bos_id = -1;
 
   /// Stored type that most weights of the layers have; decides the default KV type (F32 weights:
-  /// F32 KV; else BF16).
+  /// F32 KV; else F16).
   DType weight_dtype = DType::kBF16;
 };
 

@@ -11,15 +11,20 @@
 
 namespace inferd::spec {
 
-enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32 };
+enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32, kF16 };
 
-/// Whether the KV cache holds F32 (else BF16): kAuto follows the weights.
-inline bool KvIsF32(KvDtype dtype, const ModelSpec& model) {
-  return dtype == KvDtype::kF32 || (dtype == KvDtype::kAuto && model.weight_dtype == DType::kF32);
+/// What kAuto stands for: F32 for F32 weights, else F16, which rounds eight times finer than BF16
+/// in the same bytes. K and V beyond its range (65504) are clamped: kBf16 is for models that need
+/// it.
+inline KvDtype ResolvedKvDtype(KvDtype dtype, const ModelSpec& model) {
+  if (dtype != KvDtype::kAuto) {
+    return dtype;
+  }
+  return model.weight_dtype == DType::kF32 ? KvDtype::kF32 : KvDtype::kF16;
 }
 /// Bytes of one stored K or V value.
 inline std::int64_t KvBytesPerValue(KvDtype dtype, const ModelSpec& model) {
-  return KvIsF32(dtype, model) ? 4 : 2;
+  return ResolvedKvDtype(dtype, model) == KvDtype::kF32 ? 4 : 2;
 }
 
 /// Sent once to each worker: load this.

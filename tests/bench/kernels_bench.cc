@@ -42,15 +42,15 @@ Device& TheDevice() {
   return *device;
 }
 
-// Half-float scales lie at different places; a byte pattern whose every aligned half is a small
-// normal number serves all.
+// Half-float scales lie at different places; a byte pattern whose every aligned half, bf16 and
+// float is a small normal number serves all.
 std::unique_ptr<PackedMatrix> Matrix(DType type, std::int64_t n, std::int64_t k) {
   const std::int64_t row = k / BlockElements(type) * BlockBytes(type);
   std::vector<std::byte> rows(static_cast<std::size_t>(n * row));
   std::uint32_t state = 1;
   for (std::byte& byte : rows) {
     state = state * 1664525 + 1013904223;
-    byte = static_cast<std::byte>((state >> 24) & 0x9f);
+    byte = static_cast<std::byte>(((state >> 24) & 0x9f) | 0x10);
   }
   Result<std::unique_ptr<PackedMatrix>> packed =
       TheDevice().Pack(type, rows, n, k, static_cast<std::size_t>(row));
@@ -148,7 +148,7 @@ class StepModel {
     normed_ = TheDevice().NewActivations(kMaxRows, kHidden, forms);
     attended_ = TheDevice().NewActivations(kMaxRows, kHidden, forms);
     middle_ = TheDevice().NewActivations(kMaxRows, kFfn, forms);
-    page_bytes_ = TheDevice().KvPageBytes(KvType::kBf16, kKvHeads, kDim);
+    page_bytes_ = TheDevice().KvPageBytes(KvType::kF16, kKvHeads, kDim);
     kv_ =
         std::move(tensor::HostBuffer::Allocate(page_bytes_ * kLayers * kSeqs * kSeqPages)).value();
     x_ = Values(kMaxRows * kHidden);
@@ -222,7 +222,7 @@ class StepModel {
                                {w.v.get(), nullptr, v_.data(), kKvHeads * kDim}};
     device.MatMul(*normed_, rows, qkv);
     const KvLayer kv = {
-        kv_.data() + layer * page_bytes_, page_bytes_ * kLayers, KvType::kBf16, kKvHeads, kDim};
+        kv_.data() + layer * page_bytes_, page_bytes_ * kLayers, KvType::kF16, kKvHeads, kDim};
     QkvTask post;
     post.q = q_.data();
     post.k = k_.data();

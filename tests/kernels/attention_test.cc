@@ -15,6 +15,8 @@
 namespace inferd::kernels {
 namespace {
 
+enum class Page { kHalf, kBf16, kFloat };
+
 struct Options {
   std::int64_t window = 0;
   float softcap = 0;
@@ -27,10 +29,10 @@ constexpr std::size_t kGap = 192;
 // One sequence with random K and V in shuffled pages.
 class Sequence {
  public:
-  Sequence(bool bf16, std::int64_t head_dim, std::int64_t tokens)
-      : bf16_(bf16),
+  Sequence(Page kind, std::int64_t head_dim, std::int64_t tokens)
+      : kind_(kind),
         head_dim_(head_dim),
-        page_bytes_(HeadPageBytes(bf16 ? 2 : 4, head_dim) + kGap),
+        page_bytes_(HeadPageBytes(kind == Page::kFloat ? 4 : 2, head_dim) + kGap),
         pages_(static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens)),
         memory_(pages_.size() * page_bytes_ - kGap) {
     std::iota(pages_.begin(), pages_.end(), 0);
@@ -46,7 +48,9 @@ class Sequence {
       auto* page =
           reinterpret_cast<std::byte*>(memory_.data()) +
           static_cast<std::size_t>(pages_[static_cast<std::size_t>(t / kPageTokens)]) * page_bytes_;
-      const auto store = bf16 ? StoreKvBf16 : StoreKvFloat;
+      const auto store = kind == Page::kHalf   ? StoreKvHalf
+                         : kind == Page::kBf16 ? StoreKvBf16
+                                               : StoreKvFloat;
       store(kv.data(), kv.data() + head_dim, head_dim, static_cast<int>(t % kPageTokens), page);
     }
     q_.resize(static_cast<std::size_t>(kAttentionRows * head_dim));
@@ -86,12 +90,14 @@ class Sequence {
     args.softcap = options.softcap;
     args.window = options.window;
     args.stream = stream;
-    (bf16_ ? table.attention_bf16 : table.attention_float)(args);
+    (kind_ == Page::kHalf   ? table.attention_half
+     : kind_ == Page::kBf16 ? table.attention_bf16
+                            : table.attention_float)(args);
     return y;
   }
 
  private:
-  bool bf16_;
+  Page kind_;
   std::int64_t head_dim_;
   std::size_t page_bytes_;
   std::vector<std::int32_t> pages_;
@@ -115,23 +121,22 @@ std::vector<std::int64_t> Positions(std::int64_t tokens) {
   return pos;
 }
 
-using Param = std::tuple<const KernelTable*, bool>;
+using Param = std::tuple<const KernelTable*, Page>;
 
 class Attention : public testing::TestWithParam<Param> {};
 
 TEST_P(Attention, MatchesThePlainKernel) {
-  const auto [table, bf16] = GetParam();
-  const double tolerance = bf16 ? kAttentionBf16Tolerance : kAttentionFloatTolerance;
+  const auto [table, kind] = GetParam();
   for (const std::int64_t head_dim : {16, 64, 80, 96, 128, 256}) {
     for (const std::int64_t tokens : {1, 5, 31, 32, 33, 64, 65, 130, 200}) {
-      Sequence sequence(bf16, head_dim, tokens);
+      Sequence sequence(kind, head_dim, tokens);
       const std::vector<std::int64_t> pos = Positions(tokens);
       for (const Options& options : kAll) {
         const std::vector<float> expected =
             sequence.Run(ScalarKernels(), pos, 0, kAttentionRows, options);
         const std::vector<float> y = sequence.Run(*table, pos, 0, kAttentionRows, options);
         for (std::size_t i = 0; i < y.size(); ++i) {
-          ASSERT_NEAR(y[i], expected[i], tolerance)
+          ASSERT_NEAR(y[i], expected[i], kAttentionTolerance)
               << head_dim << " " << tokens << " " << options.window;
         }
       }
@@ -140,10 +145,10 @@ TEST_P(Attention, MatchesThePlainKernel) {
 }
 
 TEST_P(Attention, ARowAloneHasTheBitsOfTheRowInATile) {
-  const auto [table, bf16] = GetParam();
+  const auto [table, kind] = GetParam();
   for (const std::int64_t head_dim : {64, 80, 128}) {
     for (const std::int64_t tokens : {12, 75, 140, 300}) {
-      Sequence sequence(bf16, head_dim, tokens);
+      Sequence sequence(kind, head_dim, tokens);
       // Positions far apart: short rows meet chunks that are masked for them.
       std::vector<std::int64_t> pos = Positions(tokens);
       pos[0] = 0;
@@ -169,12 +174,14 @@ TEST_P(Attention, ARowAloneHasTheBitsOfTheRowInATile) {
 std::string ParamName(const testing::TestParamInfo<Param>& info) {
   std::string name = std::get<0>(info.param)->name;
   std::replace(name.begin(), name.end(), '-', '_');
-  return name + (std::get<1>(info.param) ? "_bf16" : "_float");
+  const char* kinds[] = {"_half", "_bf16", "_float"};
+  return name + kinds[static_cast<int>(std::get<1>(info.param))];
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
                          Attention,
-                         testing::Combine(testing::ValuesIn(Tables()), testing::Bool()),
+                         testing::Combine(testing::ValuesIn(Tables()),
+                                          testing::Values(Page::kHalf, Page::kBf16, Page::kFloat)),
                          ParamName);
 
 }  // namespace

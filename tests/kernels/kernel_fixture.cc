@@ -151,9 +151,6 @@ std::vector<const KernelTable*> Tables() {
     tables.push_back(&Avx2Kernels());
   }
   if (CpuHasAvx512()) {
-    tables.push_back(&Avx512FmaKernels());
-  }
-  if (CpuHasAvx512() && CpuHasBf16Dot()) {
     tables.push_back(&Avx512Kernels());
   }
   return tables;

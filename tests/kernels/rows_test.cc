@@ -90,23 +90,35 @@ TEST_P(Rows, QuantizeIsWithinHalfAStep) {
   }
 }
 
-TEST_P(Rows, ToBf16RoundsToNearestEven) {
-  for (const std::int64_t k : kSizes) {
-    const std::vector<float> x = Values(k, 5);
-    std::vector<std::uint16_t> y(static_cast<std::size_t>(k) + 2, 0xabcd);
-    GetParam()->to_bf16(x.data() + 1, k, y.data());
-    for (std::int64_t i = 0; i < k; ++i) {
-      EXPECT_EQ(y[static_cast<std::size_t>(i)], FloatToBf16(x[static_cast<std::size_t>(i) + 1]));
-    }
-    EXPECT_EQ(y[static_cast<std::size_t>(k)], k % 2 != 0 ? 0 : 0xabcd);
+TEST(Bf16, RoundsToNearestEven) {
+  EXPECT_TRUE(std::isnan(Bf16ToFloat(FloatToBf16(std::nanf("")))));
+  EXPECT_EQ(FloatToBf16(HUGE_VALF), 0x7f80);
+  EXPECT_EQ(FloatToBf16(1.00390625f), 0x3f80) << "a tie goes to the even neighbour";
+  EXPECT_EQ(FloatToBf16(1.01171875f), 0x3f82) << "a tie goes to the even neighbour";
+  EXPECT_EQ(FloatToBf16(1.004f), 0x3f81);
+  EXPECT_EQ(FloatToBf16(0x1p-130f), 0x0008) << "denormals are kept";
+}
+
+TEST(Half, EveryHalfComesBack) {
+  for (std::uint32_t half = 0; half < 0x10000; ++half) {
+    const bool is_nan = (half & 0x7fff) > 0x7c00;
+    const float value = HalfToFloat(static_cast<std::uint16_t>(half));
+    const std::uint16_t back = FloatToHalf(value);
+    ASSERT_TRUE(is_nan ? std::isnan(HalfToFloat(back)) : back == half) << half;
   }
-  const float special[4] = {std::nanf(""), HUGE_VALF, 1e-40f, 1.00390625f};
-  std::uint16_t y[4];
-  GetParam()->to_bf16(special, 4, y);
-  EXPECT_TRUE(std::isnan(Bf16ToFloat(y[0])));
-  EXPECT_EQ(y[1], 0x7f80);
-  EXPECT_EQ(y[2], FloatToBf16(1e-40f));
-  EXPECT_EQ(y[3], 0x3f80);
+}
+
+TEST(Half, RoundsToNearestEvenAndClamps) {
+  EXPECT_EQ(FloatToHalf(1.00048828125f), 0x3c00) << "a tie goes to the even neighbour";
+  EXPECT_EQ(FloatToHalf(1.00146484375f), 0x3c02) << "a tie goes to the even neighbour";
+  EXPECT_EQ(FloatToHalf(1.0005f), 0x3c01);
+  EXPECT_EQ(FloatToHalf(0x1p-25f), 0) << "half of the smallest";
+  EXPECT_EQ(FloatToHalf(0x1.8p-24f), 2);
+  EXPECT_EQ(FloatToHalf(6.1035e-05f), 0x0400) << "up to the smallest normal";
+  EXPECT_EQ(FloatToHalf(65519.0f), 0x7bff);
+  EXPECT_EQ(FloatToHalf(1e30f), 0x7bff);
+  EXPECT_EQ(FloatToHalf(-1e30f), 0xfbff);
+  EXPECT_EQ(FloatToHalf(-HUGE_VALF), 0xfc00);
 }
 
 TEST_P(Rows, GateMulMatchesDouble) {

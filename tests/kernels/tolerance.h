@@ -8,9 +8,7 @@ namespace inferd::kernels {
 inline constexpr double kMatMulTolerance = 4e-6;
 /// Row kernels, relative to the largest value of the row.
 inline constexpr double kRowTolerance = 2e-6;
-/// Attention on float pages and on bf16 pages (softmax weights are rounded to bf16), relative to
-/// the largest |v|.
-inline constexpr double kAttentionFloatTolerance = 1e-5;
-inline constexpr double kAttentionBf16Tolerance = 1e-2;
+/// Attention, relative to the largest |v|.
+inline constexpr double kAttentionTolerance = 1e-5;
 
 }  // namespace inferd::kernels

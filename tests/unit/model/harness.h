@@ -47,8 +47,7 @@ struct ShardSetOptions {
   spec::ParallelSpec parallel;
   std::int64_t max_model_len = 0;  // 0: the model's
   int threads = 1;
-  bool float_arithmetic =
-      false;  // F32 KV, and BF16 weights widened: only the stored weights are rounded
+  spec::KvDtype kv_dtype = spec::KvDtype::kAuto;  // kF32: only the stored weights are rounded
 };
 
 /// The shards of one replica. Sequence s belongs to expert group s % ep.

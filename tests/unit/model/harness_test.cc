@@ -163,11 +163,9 @@ Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
   shard_options.max_model_len =
       options.max_model_len > 0 ? options.max_model_len : spec.max_position;
   shard_options.kv_pages = kPages;
-  const bool wide_kv = options.float_arithmetic || spec.weight_dtype == DType::kF32;
-  shard_options.kv_type = wide_kv ? ops::KvType::kF32 : ops::KvType::kBf16;
+  shard_options.kv_type = KvTypeOf(options.kv_dtype, spec);
   LoadWeightsOptions load_options;
   load_options.threads = options.threads;
-  load_options.widen_bf16 = options.float_arithmetic;
   for (const spec::ShardPlan& plan : set->plans_) {
     INFERD_ASSIGN(auto device, ops::MakeCpuDevice({.threads = options.threads, .cpus = {}}));
     INFERD_ASSIGN(ShardWeights weights, LoadWeights(*set->model_, plan, *device, load_options));

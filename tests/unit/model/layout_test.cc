@@ -74,7 +74,7 @@ TEST_P(LayoutTest, LogitsEqualTheWholeModel) {
   const Sequences sequences = RandomSequences({30, 13, 21});
   ShardSetOptions options;
   options.max_model_len = 40;
-  options.float_arithmetic = true;
+  options.kv_dtype = spec::KvDtype::kF32;
   auto whole = ShardSet::Make(DataPath(GetParam().family), options);
   options.parallel = ParallelOf(GetParam());
   auto cut = ShardSet::Make(DataPath(GetParam().family), options);

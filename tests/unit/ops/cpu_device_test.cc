@@ -138,7 +138,7 @@ struct Attending {
   std::int64_t q_heads = 6;
   std::int64_t kv_heads = 2;
   std::int64_t dim = 32;
-  KvType type = KvType::kBf16;
+  KvType type = KvType::kF16;
   std::int64_t window = 0;
 
   std::int64_t width() const { return q_heads * dim; }
@@ -263,10 +263,11 @@ TEST_P(AttentionBits, DoNotDependOnChunksNeighboursOrThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         AttentionBits,
-                         testing::Combine(testing::Values(KvType::kBf16, KvType::kF32),
-                                          testing::Values(0, 50)));
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    AttentionBits,
+    testing::Combine(testing::Values(KvType::kF16, KvType::kBf16, KvType::kF32),
+                     testing::Values(0, 50)));
 
 TEST(CpuDevice, OneTokenAttendsToItself) {
   const std::unique_ptr<Device> device = MakeDevice(1);
@@ -429,8 +430,7 @@ TEST(CpuDevice, GateMulAndNormFeedAllForms) {
   const std::vector<float> gate = Random(kRows * kK, 21);
   const std::vector<float> up = Random(kRows * kK, 22);
   const std::vector<float> w = Random(kN * kK, 23);
-  const std::unique_ptr<Activations> act =
-      device->NewActivations(kRows, kK, kActFloat | kActBf16 | kActInt8);
+  const std::unique_ptr<Activations> act = device->NewActivations(kRows, kK, kActFloat | kActInt8);
   device->GateMul(GateKind::kSilu, gate.data(), up.data(), kK, kRows, kK, act.get());
   const std::unique_ptr<PackedMatrix> packed = PackF32(*device, w, kN, kK);
   std::vector<float> y(kRows * kN);
