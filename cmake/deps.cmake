@@ -7,6 +7,7 @@ find_package(nlohmann_json REQUIRED)                    # JSON of requests, conf
 find_package(Boost 1.81 REQUIRED COMPONENTS url)        # Asio (event loop), Beast (HTTP parser), URL
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++) # leader-worker stream, gRPC front end
+find_library(INFERD_GRPC_REFLECTION grpc++_reflection REQUIRED)  # lets clients ask the gRPC port what it speaks
 find_package(Protobuf REQUIRED)
 find_package(OpenSSL REQUIRED)                          # sha256, HMAC, certificates, TLS
 find_package(CURL REQUIRED)                             # model download

@@ -70,6 +70,11 @@ struct HttpConfig {
   std::int64_t shutdown_timeout_s = 30;
 };
 
+struct GrpcConfig {
+  std::string port = "auto";  // a number, "none", or "auto": 8001, or any free one with http.port 0
+  std::string port_file;      // the chosen port is written here
+};
+
 struct LogConfig {
   std::string level = "info";
 };
@@ -81,6 +86,7 @@ struct Config {
   SchedulerConfig scheduler;
   ClusterConfig cluster;
   HttpConfig http;
+  GrpcConfig grpc;
   LogConfig log;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the
 // node agent.
+#include "api/grpc/grpc_server.h"
 #include "api/server/server.h"
 #include "app/commands.h"
 #include "app/model_text.h"
@@ -17,9 +18,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -57,6 +60,29 @@ api::HttpOptions ToHttpOptions(const HttpConfig& config) {
     }
   }
   return options;
+}
+
+/// nullopt: no gRPC.
+Result<std::optional<api::GrpcOptions>> ToGrpcOptions(const Config& config) {
+  const std::string& port = config.grpc.port;
+  if (port == "none" || port == "-1") {
+    return std::optional<api::GrpcOptions>();
+  }
+  api::GrpcOptions options;
+  options.host = config.http.host == "localhost" ? "127.0.0.1" : config.http.host;
+  options.request_threads = static_cast<int>(config.http.request_threads);
+  options.max_message_bytes = static_cast<std::size_t>(config.http.max_body_bytes);
+  options.access_log = config.http.access_log;
+  if (port == "auto") {
+    options.port = config.http.port == 0 ? 0 : options.port;
+    return std::optional(options);
+  }
+  const char* const end = port.data() + port.size();
+  const auto [at, error] = std::from_chars(port.data(), end, options.port);
+  if (error != std::errc() || at != end) {
+    return InvalidArgument("--grpc-port is '{}'; it must be from 0 to 65535, auto or none", port);
+  }
+  return std::optional(options);
 }
 
 /// A connection needs a descriptor; the usual soft limit of 1024 is for programs that use select.
@@ -107,6 +133,24 @@ Result<> Announce(const HttpConfig& http, std::uint16_t port) {
   return {};
 }
 
+/// Null: no gRPC.
+Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
+                                                   std::shared_ptr<const api::ServedModel> model,
+                                                   leader::InferenceService* service,
+                                                   api::Metrics* metrics) {
+  INFERD_ASSIGN(const auto options, ToGrpcOptions(config));
+  std::unique_ptr<api::GrpcServer> server;
+  if (!options) {
+    return server;
+  }
+  INFERD_ASSIGN(server, api::GrpcServer::Start(*options, std::move(model), service, metrics));
+  log::Info("app", "gRPC on {}:{}", options->host, server->port());
+  if (!config.grpc.port_file.empty()) {
+    INFERD_TRY(base::WriteFileAtomic(config.grpc.port_file, std::to_string(server->port()) + "\n"));
+  }
+  return server;
+}
+
 Result<> WaitUntilReady(leader::Leader* leader) {
   ProgressBar bar("loading");
   return leader->WaitUntilReady(
@@ -128,8 +172,11 @@ Result<> Watch(const leader::Leader& leader) {
 }
 
 /// New work is refused, accepted work finishes.
-void Drain(const HttpConfig& http, api::Server* server) {
+void Drain(const HttpConfig& http, api::Server* server, api::GrpcServer* grpc) {
   server->BeginDrain();
+  if (grpc != nullptr) {
+    grpc->BeginDrain();
+  }
   log::Info("app",
             "shutting down: {} requests run; they get {} s",
             server->open_requests(),
@@ -156,16 +203,18 @@ Result<> Serve(const Config& config) {
   }
   RaiseDescriptorLimit();
   INFERD_ASSIGN(const store::Model model, FindModel(config.model));
-  INFERD_ASSIGN(auto served, MakeServedModel(model, config.model));
+  INFERD_ASSIGN(const std::shared_ptr<const api::ServedModel> served,
+                MakeServedModel(model, config.model));
   INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(config, model));
   INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
   log::Info("app", "memory\n{}", spec::Describe(leader->ledger()));
-  auto server = api::Server::Start(ToHttpOptions(config.http), std::move(served), leader.get());
+  auto server = api::Server::Start(ToHttpOptions(config.http), served, leader.get());
   if (!server.ok()) {
     leader->Stop();
     return server.error();
   }
-  Result<> result = Announce(config.http, (*server)->port());
+  auto grpc = StartGrpc(config, served, leader.get(), (*server)->mutable_metrics());
+  Result<> result = grpc.ok() ? Announce(config.http, (*server)->port()) : grpc.error();
   if (result.ok()) {
     result = WaitUntilReady(leader.get());
   }
@@ -182,9 +231,12 @@ Result<> Serve(const Config& config) {
   }
   if (StopRequested()) {
     result = {};
-    Drain(config.http, server->get());
+    Drain(config.http, server->get(), grpc.ok() ? grpc->get() : nullptr);
   }
   leader->BeginDrain();
+  if (grpc.ok() && *grpc != nullptr) {
+    (*grpc)->Stop();
+  }
   (*server)->Stop();
   leader->Stop();
   return result;

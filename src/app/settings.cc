@@ -201,7 +201,7 @@ void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
       });
 }
 
-void AddHttp(HttpConfig* h, LogConfig* log, std::vector<Setting>* out) {
+void AddHttp(HttpConfig* h, std::vector<Setting>* out) {
   out->insert(
       out->end(),
       {
@@ -242,6 +242,22 @@ void AddHttp(HttpConfig* h, LogConfig* log, std::vector<Setting>* out) {
            &h->shutdown_timeout_s,
            0,
            86'400},
+      });
+}
+
+void AddGrpc(GrpcConfig* g, LogConfig* log, std::vector<Setting>* out) {
+  out->insert(
+      out->end(),
+      {
+          {"grpc.port",
+           {"--grpc-port"},
+           "Port of the gRPC API; 0: any free one; none: no gRPC; auto: 8001, or with --port 0 any "
+           "free one",
+           &g->port},
+          {"grpc.port_file",
+           {"--grpc-port-file"},
+           "File that the gRPC port is written to once it is open",
+           &g->port_file},
           {"log.level",
            {"--log-level"},
            "Smallest level that is logged",
@@ -353,7 +369,8 @@ std::vector<Setting> Settings(Config* config) {
   AddWorker(&config->worker, &settings);
   AddScheduler(&config->scheduler, &settings);
   AddCluster(&config->cluster, &settings);
-  AddHttp(&config->http, &config->log, &settings);
+  AddHttp(&config->http, &settings);
+  AddGrpc(&config->grpc, &config->log, &settings);
   return settings;
 }
 

@@ -28,7 +28,13 @@ BANNED = [
     (re.compile(r"TODO(?!\(#\d+\))"), "TODO needs an issue: TODO(#7)"),
     (re.compile(r"XXX|FIXME"), "mend it or file it"),
 ]
-WIRE_ONLY = {"rpc": ["grpcpp/", "inferd/v1/"], "kernels": ["immintrin.h"]}
+# Headers of a wire or an instruction set, and the only folders that may include them.
+WIRE_ONLY = [
+    (("src/rpc/", "src/api/grpc/"), ("grpcpp/",)),
+    (("src/rpc/",), ("inferd/v1/worker.",)),
+    (("src/api/grpc/",), ("inferd/v1/inference.", "inferd/v1/options.", "kserve/", "vllm/")),
+    (("kernels/",), ("immintrin.h",)),
+]
 
 
 def tracked():
@@ -68,9 +74,9 @@ def check_includes(name, text, report):
             report(name, number, f"room '{room}' may not include '{target}' (tests/tidy/rooms.toml)")
         if room in SUB_ROOMS and target == room:
             check_sub_room(name, number, path, SUB_ROOMS[room], report)
-        for owner, prefixes in WIRE_ONLY.items():
-            if room != owner and any(path.startswith(prefix) for prefix in prefixes):
-                report(name, number, f"only '{owner}' includes {path}")
+        for owners, prefixes in WIRE_ONLY:
+            if path.startswith(prefixes) and not name.startswith(owners):
+                report(name, number, f"only {' and '.join(owners)} may include {path}")
 
 
 def check_sub_room(name, number, path, table, report):

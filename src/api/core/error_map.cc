@@ -38,14 +38,17 @@ ErrorStatus StatusOf(Code code) {
   return {500, "internal_server_error"};
 }
 
+std::string_view PublicMessage(const Error& error) {
+  // What broke inside is for the log: it may name paths, addresses or processes.
+  return StatusOf(error.code()).http_status == 500
+             ? "The server could not answer this request; its log says why"
+             : std::string_view(error.message());
+}
+
 std::string ErrorBody(const Error& error, const Fault& fault) {
   const ErrorStatus status = StatusOf(error.code());
-  // What broke inside is for the log: it may name paths, addresses or processes.
-  const std::string_view message =
-      status.http_status == 500 ? "The server could not answer this request; its log says why"
-                                : std::string_view(error.message());
   std::string body = R"({"error":{"message":)";
-  AppendQuoted(message, &body);
+  AppendQuoted(PublicMessage(error), &body);
   body += R"(,"type":)";
   AppendQuoted(status.type, &body);
   body += R"(,"code":)";

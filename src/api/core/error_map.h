@@ -23,6 +23,9 @@ struct Fault {
   std::string code;   // OpenAI's `error.code` ("model_not_found"); empty: null
 };
 
+/// What a client is told: the error's message, but of a failure inside only that there was one.
+std::string_view PublicMessage(const Error& error);
+
 /// {"error":{"message","type","code","param"}}
 std::string ErrorBody(const Error& error, const Fault& fault);
 

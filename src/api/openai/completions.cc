@@ -4,6 +4,7 @@
 #include "api/core/generate_params.h"
 #include "api/core/json_parse.h"
 #include "api/openai/completion_format.h"
+#include "api/openai/completion_request.h"
 #include "api/openai/endpoints.h"
 
 #include <nlohmann/json.hpp>
@@ -92,12 +93,8 @@ Result<Prompts> ParsePrompts(const ServerContext& context, const Fields& fields)
 
 }  // namespace
 
-Result<Outcome> Completions(const ServerContext& context,
-                            const HttpRequest& request,
-                            Fault* fault) {
-  INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
-  const Fields fields(body, fault);
-  INFERD_TRY(CheckModel(context, fields));
+Result<GenerationSpec> ParseCompletion(const ServerContext& context, const Fields& fields) {
+  Fault* const fault = fields.fault();
   INFERD_ASSIGN(GenerateParams params, ParseParams(context, fields));
   INFERD_ASSIGN(const bool echo, fields.BoolOr("echo", false));
   INFERD_ASSIGN(const auto logprobs, fields.Int(limits::kLogprobs));
@@ -132,6 +129,16 @@ Result<Outcome> Completions(const ServerContext& context,
                         "prompt",
                         &spec,
                         fault));
+  return spec;
+}
+
+Result<Outcome> Completions(const ServerContext& context,
+                            const HttpRequest& request,
+                            Fault* fault) {
+  INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
+  const Fields fields(body, fault);
+  INFERD_TRY(CheckModel(context, fields));
+  INFERD_ASSIGN(GenerationSpec spec, ParseCompletion(context, fields));
   spec.format = std::make_unique<CompletionFormat>(
       NewId("cmpl-"), context.model.name(), UnixNow(), spec.logprobs, context.model.tokenizer);
   return Outcome(std::make_unique<Generation>(std::move(spec)));

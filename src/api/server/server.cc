@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/server/server.h"
 
+#include "api/core/serving_state.h"
 #include "api/http/error_response.h"
 #include "api/server/endpoints.h"
 #include "base/check.h"
@@ -37,19 +38,6 @@ HttpResponse MethodAnswer(const std::string& method, std::string allowed) {
   }
   response.headers.emplace_back("Allow", allowed + ", OPTIONS");
   return response;
-}
-
-std::optional<Error> NotServing(leader::Phase phase, bool draining) {
-  if (draining || phase == leader::Phase::kDraining || phase == leader::Phase::kStopped) {
-    return Unavailable("The server is shutting down; send the request to another one");
-  }
-  if (phase == leader::Phase::kStarting || phase == leader::Phase::kLoading) {
-    return Unavailable("The model is loading; try again soon");
-  }
-  if (phase == leader::Phase::kFailed) {
-    return Unavailable("The model is not available");
-  }
-  return std::nullopt;
 }
 
 }  // namespace

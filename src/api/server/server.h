@@ -40,6 +40,8 @@ class Server : public Dispatcher {
   void Stop();
 
   const Metrics& metrics() const { return metrics_; }
+  /// For front ends beside this one, whose requests count as this server's.
+  Metrics* mutable_metrics() { return &metrics_; }
 
  private:
   Server(const HttpOptions& options,

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/core/serving_state.h"
+
+#include "base/error.h"
+
+namespace inferd::api {
+
+std::optional<Error> NotServing(leader::Phase phase, bool draining) {
+  if (draining || phase == leader::Phase::kDraining || phase == leader::Phase::kStopped) {
+    return Unavailable("The server is shutting down; send the request to another one");
+  }
+  if (phase == leader::Phase::kStarting || phase == leader::Phase::kLoading) {
+    return Unavailable("The model is loading; try again soon");
+  }
+  if (phase == leader::Phase::kFailed) {
+    return Unavailable("The model is not available");
+  }
+  return std::nullopt;
+}
+
+}  // namespace inferd::api

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gRPC front end: one port with inferd's own services, grpc.health.v1 and reflection.
+#pragma once
+
+#include "api/core/metrics.h"
+#include "api/core/served_model.h"
+#include "api/grpc/grpc_options.h"
+#include "inferd/result.h"
+#include "leader/inference_service.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace inferd::api {
+
+/// Start, serve, BeginDrain, Stop. Must be destroyed after the service has stopped calling its
+/// sinks, and Stop must come before the service is destroyed. Its calls count in
+/// metrics->requests_open.
+class GrpcServer {
+ public:
+  /// Listens and serves. `service` and `metrics` outlive the server.
+  static Result<std::unique_ptr<GrpcServer>> Start(const GrpcOptions& options,
+                                                   std::shared_ptr<const ServedModel> model,
+                                                   leader::InferenceService* service,
+                                                   Metrics* metrics);
+  ~GrpcServer();
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  std::uint16_t port() const;
+  /// Any thread: health says NOT_SERVING, new work ends with UNAVAILABLE; accepted work goes on.
+  void BeginDrain();
+  /// Cancels what runs, closes all connections, joins the threads.
+  void Stop();
+
+ private:
+  struct Impl;
+  explicit GrpcServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace inferd::api

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all calls of the gRPC port share, and what each one passes before its handler runs.
+#pragma once
+
+#include "api/core/context.h"
+#include "api/core/generation_host.h"
+#include "api/grpc/grpc_options.h"
+#include "api/grpc/running_calls.h"
+#include "api/http/request_pool.h"
+#include "inferd/result.h"
+
+#include <grpcpp/server_context.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace inferd::api {
+
+/// All of it is thread-safe and outlives every call.
+struct GrpcShared {
+  GrpcOptions options;
+  std::shared_ptr<const ServedModel> model;
+  leader::InferenceService& service;
+  Metrics& metrics;
+  std::unique_ptr<GenerationHost> host;
+  std::unique_ptr<RequestPool> pool;
+  RunningCalls running;
+  std::atomic<bool> draining{false};
+
+  /// The context of a call that begins now.
+  ServerContext Context() const {
+    return {.model = *model,
+            .service = service,
+            .metrics = metrics,
+            .draining = draining.load(std::memory_order_acquire),
+            .arrived_ns = NowNs()};
+  }
+  bool ready() const {
+    return service.phase() == leader::Phase::kReady && !draining.load(std::memory_order_acquire);
+  }
+  static std::int64_t NowNs();
+};
+
+/// Counts the call as open and logs it at its end. One per call, owned by it.
+class CallRecord {
+ public:
+  CallRecord(GrpcShared* shared, grpc::ServerContextBase* context, std::string_view method);
+  ~CallRecord();
+  CallRecord(const CallRecord&) = delete;
+  CallRecord& operator=(const CallRecord&) = delete;
+
+  /// The client's `x-request-id`, cut to a bound; empty: it gave none.
+  const std::string& request_id() const { return request_id_; }
+  const std::string& method() const { return method_; }
+  /// The status the call ends with, for the log.
+  void SetCode(int code) { code_ = code; }
+
+ private:
+  GrpcShared* shared_;
+  std::string method_;
+  std::string request_id_;
+  std::int64_t began_ns_;
+  int code_ = 1;  // CANCELLED until it is set
+};
+
+}  // namespace inferd::api

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors as gRPC statuses. Code numbers are gRPC's; what a client may be told is the one table's
+// business (core/error_map.h).
+#pragma once
+
+#include "api/core/error_map.h"
+#include "inferd/result.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+
+namespace inferd::api {
+
+/// The status a call ends with; the parameter at fault and OpenAI's error code become trailing
+/// metadata `inferd-param` and `inferd-code`. Call before Finish.
+grpc::Status ToStatus(const Error& error, const Fault& fault, grpc::ServerContextBase* context);
+
+}  // namespace inferd::api

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/grpc/proto_format.h"
+
+#include "api/core/generate_params.h"
+
+#include <variant>
+
+namespace inferd::api {
+namespace {
+
+void SetToken(const ProtoHead& head, std::int32_t token, float logprob, v1::ScoredToken* out) {
+  const text::TokenText text = text::MakeTokenText(*head.tokenizer, token);
+  out->set_token(text.token);
+  out->set_logprob(logprob);
+  out->set_token_bytes(text.bytes.data(), text.bytes.size());
+  out->set_token_id(token);
+}
+
+template <class Choice>
+void SetLogprobs(const ProtoHead& head, std::span<const LogprobItem> items, Choice* choice) {
+  if (!head.logprobs || items.empty()) {
+    return;
+  }
+  for (const LogprobItem& item : items) {
+    v1::Logprobs::Item* const out = choice->mutable_logprobs()->add_content();
+    SetToken(head, item.token, item.known ? item.logprob : 0, out->mutable_chosen());
+    for (const auto& top : item.top) {
+      SetToken(head, top.token, top.logprob, out->add_top_logprobs());
+    }
+    out->set_text_offset(item.text_offset);
+    out->set_known(item.known);
+  }
+}
+
+template <class Choice>
+void SetFinish(const ReplyPiece& piece, bool tool_calls, Choice* choice) {
+  if (piece.finish == leader::FinishReason::kNone) {
+    return;
+  }
+  choice->set_finish_reason(tool_calls && piece.finish == leader::FinishReason::kStop
+                                ? std::string("tool_calls")
+                                : std::string(FinishName(piece.finish)));
+  if (const auto* const text = std::get_if<std::string>(piece.stop_reason)) {
+    choice->set_stop_text(*text);
+  } else if (const auto* const token = std::get_if<std::int32_t>(piece.stop_reason)) {
+    choice->set_stop_token_id(*token);
+  }
+}
+
+}  // namespace
+
+void SetUsage(const Usage& usage, v1::Usage* out) {
+  out->set_prompt_tokens(usage.prompt_tokens);
+  out->set_completion_tokens(usage.completion_tokens);
+  out->set_total_tokens(usage.prompt_tokens + usage.completion_tokens);
+  out->set_cached_tokens(usage.cached_tokens);
+  out->set_reasoning_tokens(usage.reasoning_tokens);
+}
+
+// ---- chat
+
+v1::ChatCompletionChunk* ChatProtoFormat::AddChunk() {
+  v1::ChatCompletionChunk* const chunk = &stream_->emplace_back();
+  chunk->set_id(head_.id);
+  chunk->set_object("chat.completion.chunk");
+  chunk->set_created(head_.created_s);
+  chunk->set_model(head_.model);
+  return chunk;
+}
+
+void ChatProtoFormat::SetReply(const ReplyPiece& piece, bool streamed, v1::ChatReply* reply) {
+  reply->mutable_content()->append(piece.text);
+  for (const text::OutputDelta& delta : piece.deltas) {
+    switch (delta.kind) {
+      case text::OutputDelta::Kind::kContent:
+        reply->mutable_content()->append(delta.text);
+        break;
+      case text::OutputDelta::Kind::kReasoning:
+        reply->mutable_reasoning_content()->append(delta.text);
+        break;
+      case text::OutputDelta::Kind::kToolCall: {
+        v1::ToolCall* const call = reply->add_tool_calls();
+        call->set_id(NewId("call_"));
+        call->set_type("function");
+        call->set_index(delta.call);
+        call->mutable_function()->set_name(delta.text);
+        break;
+      }
+      case text::OutputDelta::Kind::kToolArguments: {
+        if (streamed && (reply->tool_calls().empty() ||
+                         reply->tool_calls(reply->tool_calls_size() - 1).index() != delta.call)) {
+          reply->add_tool_calls()->set_index(delta.call);
+        }
+        if (!reply->tool_calls().empty()) {
+          reply->mutable_tool_calls(reply->tool_calls_size() - 1)
+              ->mutable_function()
+              ->mutable_arguments()
+              ->append(delta.text);
+        }
+        break;
+      }
+    }
+  }
+}
+
+void ChatProtoFormat::AppendOpening(std::int32_t index, std::string* /*out*/) {
+  v1::ChunkChoice* const choice = AddChunk()->add_choices();
+  choice->set_index(index);
+  choice->mutable_delta()->set_role("assistant");
+}
+
+void ChatProtoFormat::AppendPiece(const ReplyPiece& piece, std::string* /*out*/) {
+  v1::ChunkChoice* const choice = AddChunk()->add_choices();
+  choice->set_index(piece.index);
+  SetReply(piece, true, choice->mutable_delta());
+  SetLogprobs(head_, piece.logprobs, choice);
+  SetFinish(piece, piece.has_tool_calls, choice);
+}
+
+void ChatProtoFormat::AppendEnd(const Usage& usage, bool usage_asked, std::string* /*out*/) {
+  if (usage_asked) {
+    SetUsage(usage, AddChunk()->mutable_usage());
+  }
+}
+
+void ChatProtoFormat::AppendFull(std::span<const ReplyPiece> choices,
+                                 const Usage& usage,
+                                 std::string* /*out*/) {
+  full_->set_id(head_.id);
+  full_->set_object("chat.completion");
+  full_->set_created(head_.created_s);
+  full_->set_model(head_.model);
+  for (const ReplyPiece& piece : choices) {
+    v1::ChatChoice* const choice = full_->add_choices();
+    choice->set_index(piece.index);
+    choice->mutable_message()->set_role("assistant");
+    SetReply(piece, false, choice->mutable_message());
+    SetLogprobs(head_, piece.logprobs, choice);
+    SetFinish(piece, piece.has_tool_calls, choice);
+  }
+  SetUsage(usage, full_->mutable_usage());
+}
+
+// ---- completions
+
+void CompletionProtoFormat::SetHead(v1::CompletionResponse* response) const {
+  response->set_id(head_.id);
+  response->set_object("text_completion");
+  response->set_created(head_.created_s);
+  response->set_model(head_.model);
+}
+
+void CompletionProtoFormat::SetChoice(const ReplyPiece& piece, v1::CompletionChoice* choice) const {
+  choice->set_index(piece.index);
+  choice->set_text(std::string(piece.text));
+  SetLogprobs(head_, piece.logprobs, choice);
+  SetFinish(piece, false, choice);
+}
+
+void CompletionProtoFormat::AppendPiece(const ReplyPiece& piece, std::string* /*out*/) {
+  v1::CompletionResponse* const response = &stream_->emplace_back();
+  SetHead(response);
+  SetChoice(piece, response->add_choices());
+}
+
+void CompletionProtoFormat::AppendEnd(const Usage& usage, bool usage_asked, std::string* /*out*/) {
+  if (usage_asked) {
+    v1::CompletionResponse* const response = &stream_->emplace_back();
+    SetHead(response);
+    SetUsage(usage, response->mutable_usage());
+  }
+}
+
+void CompletionProtoFormat::AppendFull(std::span<const ReplyPiece> choices,
+                                       const Usage& usage,
+                                       std::string* /*out*/) {
+  SetHead(full_);
+  for (const ReplyPiece& piece : choices) {
+    SetChoice(piece, full_->add_choices());
+  }
+  SetUsage(usage, full_->mutable_usage());
+}
+
+}  // namespace inferd::api

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/grpc/unary_call.h"
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace inferd::api {
+namespace {
+
+grpc::Status Answer(GrpcShared* shared,
+                    grpc::CallbackServerContext* context,
+                    const AnswerCall& answer,
+                    std::string_view method) {
+  Fault fault;
+  const auto result = answer(shared->Context(), &fault);
+  if (!result.ok() && StatusOf(result.error().code()).http_status == 500) {
+    log::Failure("api", "gRPC {}: {}", method, result.error().message());
+  }
+  return result.ok() ? grpc::Status::OK : ToStatus(result.error(), fault, context);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AnswerInline(GrpcShared* shared,
+                                       grpc::CallbackServerContext* context,
+                                       std::string_view method,
+                                       const AnswerCall& answer) {
+  auto* const reactor = context->DefaultReactor();
+  reactor->Finish(Answer(shared, context, answer, method));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AnswerOnPool(GrpcShared* shared,
+                                       grpc::CallbackServerContext* context,
+                                       std::string_view method,
+                                       RequestPool::Lane lane,
+                                       AnswerCall answer) {
+  auto record = std::make_shared<CallRecord>(shared, context, method);
+  auto* const reactor = context->DefaultReactor();
+  auto job = [shared, context, reactor, record, answer = std::move(answer)] {
+    // A call that was cancelled while it waited needs no work, only an end.
+    if (context->IsCancelled()) {
+      return reactor->Finish(grpc::Status(grpc::StatusCode::CANCELLED, ""));
+    }
+    const grpc::Status status = Answer(shared, context, answer, record->method());
+    record->SetCode(static_cast<int>(status.error_code()));
+    reactor->Finish(status);
+  };
+  if (!shared->pool->TryRun(lane, std::move(job))) {
+    record->SetCode(static_cast<int>(Code::kResourceExhausted));
+    reactor->Finish(ToStatus(
+        ResourceExhausted("Too many requests wait to be read; try again soon"), {}, context));
+  }
+  return reactor;
+}
+
+}  // namespace inferd::api
