@@ -13,7 +13,8 @@ namespace inferd {
 struct ModelConfig {
   std::string model;  // path, catalog name or hub name
   std::vector<std::string> served_model_name;
-  std::string chat_template;       // a file; empty: the model's own
+  std::string chat_template;  // a file; empty: the model's own
+  bool trust_request_chat_template = false;
   std::int64_t max_model_len = 0;  // 0: what the model and the memory allow
   std::string dtype = "auto";
   std::string quantization;

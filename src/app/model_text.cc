@@ -116,6 +116,8 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
   const text::SpecialTokens specials = Specials(*served->tokenizer, text_config, model.tokenizer);
   INFERD_ASSIGN(served->chat_template,
                 MakeTemplate(model.tokenizer, text_config, specials, config.chat_template));
+  served->specials = specials;
+  served->trust_request_chat_template = config.trust_request_chat_template;
   served->names = config.served_model_name;
   if (served->names.empty()) {
     served->names.push_back(config.model);

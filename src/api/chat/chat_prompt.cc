@@ -38,12 +38,34 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, const Json& messa
   return rendered;
 }
 
+/// The request's own template where that is allowed, else the model's; null: there is none.
+Result<std::shared_ptr<const text::ChatTemplate>> TemplateOf(const ServedModel& model,
+                                                             const ChatRequest& chat,
+                                                             Fault* fault) {
+  if (!chat.chat_template) {
+    return model.chat_template;
+  }
+  if (!model.trust_request_chat_template) {
+    return FieldError(fault,
+                      "chat_template",
+                      "This server renders with its model's chat template only; start it with "
+                      "--trust-request-chat-template to let requests bring their own");
+  }
+  auto compiled = text::ChatTemplate::Compile(*chat.chat_template, model.specials);
+  if (!compiled.ok()) {
+    return FieldError(
+        fault, "chat_template", "chat_template does not compile: {}", compiled.error().message());
+  }
+  return compiled;
+}
+
 }  // namespace
 
 Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
                                              const ChatRequest& chat,
                                              Fault* fault) {
-  if (context.model.chat_template == nullptr) {
+  INFERD_ASSIGN(const auto chat_template, TemplateOf(context.model, chat, fault));
+  if (chat_template == nullptr) {
     return FieldError(
         fault,
         "messages",
@@ -60,7 +82,7 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
   if (chat.reasoning_effort) {
     variables["reasoning_effort"] = *chat.reasoning_effort;
   }
-  auto rendered = context.model.chat_template->Render(variables.dump(), chat.template_kwargs);
+  auto rendered = chat_template->Render(variables.dump(), chat.template_kwargs);
   if (!rendered.ok()) {
     *fault = {"messages", "chat_template_error"};
     return rendered.error().WithContext("chat template");

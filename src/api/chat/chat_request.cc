@@ -49,6 +49,7 @@ Result<> ParseChatPrompt(const Fields& fields, ChatRequest* chat) {
     }
     chat->template_kwargs = given->dump();
   }
+  INFERD_ASSIGN(chat->chat_template, fields.String("chat_template"));
   INFERD_ASSIGN(chat->add_special_tokens, fields.BoolOr("add_special_tokens", true));
   return {};
 }

@@ -24,7 +24,8 @@ struct ChatRequest {
   nlohmann::ordered_json messages;
   nlohmann::ordered_json documents;  // a list, or null
   std::optional<std::string> reasoning_effort;
-  std::string template_kwargs;  // a JSON object as text; empty: none
+  std::string template_kwargs;               // a JSON object as text; empty: none
+  std::optional<std::string> chat_template;  // in place of the model's own
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = true;

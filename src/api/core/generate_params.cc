@@ -78,7 +78,6 @@ constexpr Refused kRefused[] = {
     {"web_search_options", Never},
     {"store", False},
     {"service_tier", UsualTier},
-    {"chat_template", Never},
     {"mm_processor_kwargs", Empty},
     {"images", Empty},
     {"typical_p", One},

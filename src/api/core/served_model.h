@@ -29,6 +29,8 @@ struct ServedModel {
   std::vector<std::string> names;  // as clients may call it; the first one is what answers say
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
+  text::SpecialTokens specials;                             // for templates that requests bring
+  bool trust_request_chat_template = false;                 // requests may bring one
   SamplingDefaults defaults;
   std::int64_t created_s = 0;
   std::size_t longest_token_bytes =

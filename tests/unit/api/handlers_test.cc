@@ -287,6 +287,20 @@ TEST_F(HandlersTest, TemplateVariablesReachTheTemplate) {
   EXPECT_EQ(model_->tokenizer->Decode(plain.prompt, false), "<s><|user|>user:hi");
 }
 
+TEST_F(HandlersTest, ARequestBringsItsTemplateOnlyWhereThatIsTrusted) {
+  const std::string fields = R"("chat_template":"{{ messages[0].content }}!")";
+  const Answer refused = Chat(fields);
+  EXPECT_EQ(refused.status(), 400);
+  EXPECT_EQ(refused.fault.param, "chat_template");
+  auto trusting = std::make_shared<ServedModel>(*model_);
+  trusting->trust_request_chat_template = true;
+  model_ = trusting;
+  EXPECT_EQ(model_->tokenizer->Decode(Made(Chat(fields)).prompt, true), "hi!");
+  const Answer broken = Chat(R"("chat_template":"{{ messages")");
+  EXPECT_EQ(broken.status(), 400);
+  EXPECT_EQ(broken.fault.param, "chat_template");
+}
+
 TEST_F(HandlersTest, AFinalMessageIsContinued) {
   const auto request = Made(Call(
       ChatCompletions,
