@@ -42,7 +42,8 @@ constexpr std::array kCommands = {
         "fetch", "inferd fetch NAME", "Download a model into the cache and print its path."},
     CommandHelp{"tokenize",
                 "inferd tokenize MODEL TEXT",
-                "Print the token ids of a text; TEXT - reads standard input."},
+                "Print the token ids of a text; TEXT - reads standard input, - json one JSON "
+                "string per line."},
     CommandHelp{"version", "inferd version", "Print the version."},
 };
 
