@@ -24,6 +24,9 @@ struct SequenceRequest {
   std::int64_t max_tokens = 16;
   std::int64_t min_tokens = 0;  // end tokens do not end the sequence before this many
   bool ignore_eos = false;      // eos_tokens do not end it; stop_tokens still do
+  /// Each of its samples needs a token mask (MaskRequest). The masks decide when end tokens may
+  /// come, so these end it whatever min_tokens and ignore_eos say.
+  bool constrained = false;
   std::vector<std::int32_t> eos_tokens;
   std::vector<std::int32_t> stop_tokens;
   std::int32_t priority = 0;  // lower runs first and may preempt higher
@@ -41,6 +44,17 @@ struct SequenceRequest {
   /// Keys of the prompt's full blocks if the router has already made them (PrefixHasher::Extend);
   /// else empty.
   std::vector<Hash128> prefix_keys;
+};
+
+/// A planned sample of a constrained sequence for which the tokens before it are known now: the
+/// sampler waits for a mask. Every such sample gets exactly one request, before its step can end.
+struct MaskRequest {
+  std::uint64_t id = 0;
+  std::int64_t step = 0;
+  std::int32_t group = 0;
+  std::int32_t row = 0;
+  std::int64_t num_output = 0;  // output tokens before this one
+  bool wanted = true;           // false: the sequence has ended; any token will do
 };
 
 enum class FinishReason : std::uint8_t {

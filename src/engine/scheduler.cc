@@ -196,6 +196,30 @@ void Scheduler::Impl::Finish(Sequence* sequence, FinishReason reason, std::optio
   MarkFinished(sequence, reason);
 }
 
+// Gives the requests that can be given: for the oldest sample in flight, or for all of a sequence
+// that has ended.
+void Scheduler::Impl::AskForMask(Sequence* sequence, bool wanted) {
+  for (PlannedSample& sample : sequence->planned_samples) {
+    if (!sample.asked) {
+      sample.asked = true;
+      mask_requests_.push_back({.id = sequence->request.id,
+                                .step = sample.step,
+                                .group = sequence->group,
+                                .row = sample.row,
+                                .num_output = sequence->num_output(),
+                                .wanted = wanted});
+    }
+    if (wanted) {
+      return;
+    }
+  }
+}
+
+void Scheduler::Impl::TakeMaskRequests(std::vector<MaskRequest>* requests) {
+  requests->clear();
+  requests->swap(mask_requests_);
+}
+
 // Takes a sequence out of everything but the steps in flight. The final event has been given.
 void Scheduler::Impl::MarkFinished(Sequence* sequence, FinishReason reason) {
   ++stats_.finished[static_cast<std::size_t>(reason)];
@@ -207,6 +231,8 @@ void Scheduler::Impl::MarkFinished(Sequence* sequence, FinishReason reason) {
   if (request.deadline_ns != 0) {
     deadlines_.erase({request.deadline_ns, request.id, false});
   }
+  AskForMask(sequence, false);
+  sequence->planned_samples.clear();
   LeaveFork(sequence);
   if (sequence->state == SequenceState::kWaiting) {
     waiting_.erase(sequence);
@@ -293,6 +319,7 @@ void Scheduler::Impl::Reset(std::uint64_t generation) {
   generation_ = generation;
   next_step_ = 0;
   in_flight_.clear();
+  mask_requests_.clear();
   waiting_.clear();
   forks_.clear();
   num_held_ = 0;
@@ -305,6 +332,7 @@ void Scheduler::Impl::Reset(std::uint64_t generation) {
   std::vector<Sequence*> order;
   for (auto& [id, sequence] : sequences_) {
     sequence->pages.clear();
+    sequence->planned_samples.clear();
     sequence->outstanding = 0;
     order.push_back(sequence.get());
   }
@@ -405,6 +433,9 @@ Result<> Scheduler::Complete(const spec::StepResult& result) { return impl_->Com
 void Scheduler::Reset(std::uint64_t generation) { impl_->Reset(generation); }
 void Scheduler::ExpireDeadlines() { impl_->ExpireDeadlines(); }
 void Scheduler::TakeEvents(std::vector<TokenEvent>* events) { impl_->TakeEvents(events); }
+void Scheduler::TakeMaskRequests(std::vector<MaskRequest>* requests) {
+  impl_->TakeMaskRequests(requests);
+}
 bool Scheduler::has_unfinished() const { return impl_->has_unfinished(); }
 std::int64_t Scheduler::num_in_flight() const { return impl_->num_in_flight(); }
 SchedulerStats Scheduler::Stats() const { return impl_->Stats(); }

@@ -101,6 +101,10 @@ class Scheduler {
   /// Swaps the collected events into `events` (cleared first); keep one vector to avoid allocation.
   void TakeEvents(std::vector<TokenEvent>* events);
 
+  /// The same for mask requests, which Schedule(), Complete() and Cancel() give. They are of the
+  /// present generation: Reset() drops those not taken.
+  void TakeMaskRequests(std::vector<MaskRequest>* requests);
+
   bool has_unfinished() const;
   std::int64_t num_in_flight() const;
   SchedulerStats Stats() const;

@@ -29,6 +29,7 @@ class Scheduler::Impl {
   void Reset(std::uint64_t generation);
   void ExpireDeadlines();
   void TakeEvents(std::vector<TokenEvent>* events);
+  void TakeMaskRequests(std::vector<MaskRequest>* requests);
   bool has_unfinished() const { return num_unfinished_ > 0; }
   std::int64_t num_in_flight() const { return static_cast<std::int64_t>(in_flight_.size()); }
   SchedulerStats Stats() const;
@@ -102,6 +103,7 @@ class Scheduler::Impl {
   void LeaveRow(Sequence* sequence);
   void ReleasePages(Sequence* sequence);
   void Drained(Sequence* sequence);
+  void AskForMask(Sequence* sequence, bool wanted);
   bool uses_forks(const Sequence& sequence) const;
 
   // admission.cc
@@ -160,6 +162,7 @@ class Scheduler::Impl {
   BlockManager::Prefix prefix_;            // scratch of admission
   std::vector<Sequence*> candidates_;      // scratch of PlanDecodes
   std::vector<TokenEvent> events_;
+  std::vector<MaskRequest> mask_requests_;
   SchedulerStats stats_;
 };
 

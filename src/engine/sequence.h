@@ -25,6 +25,13 @@ enum class SequenceState : std::uint8_t {
   kFinished
 };
 
+/// A sample in flight of a constrained sequence.
+struct PlannedSample {
+  std::int64_t step = 0;
+  std::int32_t row = 0;
+  bool asked = false;  // its MaskRequest has been given
+};
+
 struct alignas(64) Sequence {
   // Used for every decode row of every step: few cache lines, in front.
   SequenceState state = SequenceState::kWaiting;
@@ -55,7 +62,8 @@ struct alignas(64) Sequence {
   std::int64_t num_hit_pages = 0;          // leading pages taken from the cache at this admission
   std::int64_t order = 0;                  // of arrival
   std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none
-  SequenceRequest request;                 // its prompt has moved to `tokens`
+  std::vector<PlannedSample> planned_samples;  // if constrained; oldest first
+  SequenceRequest request;                     // its prompt has moved to `tokens`
 
   std::int64_t num_output() const { return static_cast<std::int64_t>(tokens.size()) - num_prompt; }
   bool is_running() const {

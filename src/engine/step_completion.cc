@@ -102,9 +102,13 @@ void Scheduler::Impl::CompleteEntry(const Entry& entry, const spec::SampledToken
   }
   Advance(sequence, entry.end);
   if (sampled != nullptr) {
+    if (!sequence->planned_samples.empty()) {
+      sequence->planned_samples.erase(sequence->planned_samples.begin());
+    }
     if (!TakeToken(sequence, *sampled)) {
       return;
     }
+    AskForMask(sequence, true);
   } else if (sequence->num_computed == sequence->max_tokens_total) {
     Finish(sequence, FinishReason::kLength, std::nullopt);  // max_tokens is 0
     return;
@@ -184,6 +188,9 @@ bool Scheduler::Impl::EndsAt(const Sequence& sequence, std::int32_t token) const
   const auto holds = [token](const std::vector<std::int32_t>& list) {
     return std::find(list.begin(), list.end(), token) != list.end();
   };
+  if (request.constrained) {
+    return holds(request.stop_tokens) || holds(request.eos_tokens);
+  }
   return sequence.num_output() >= request.min_tokens &&
          (holds(request.stop_tokens) || (!request.ignore_eos && holds(request.eos_tokens)));
 }

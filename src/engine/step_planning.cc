@@ -242,6 +242,12 @@ void Scheduler::Impl::EmitWork(Sequence* sequence,
   if (sample) {
     sequence->sample_step = next_step_;
     ++sequence->expected_tokens;
+    if (sequence->request.constrained) {
+      sequence->planned_samples.push_back({next_step_, sequence->row, false});
+      if (sequence->planned_samples.size() == 1) {
+        AskForMask(sequence, true);
+      }
+    }
   }
   current_.groups[static_cast<std::size_t>(sequence->group)].push_back(
       {sequence, sequence->row, sample, end});
@@ -256,6 +262,16 @@ void Scheduler::Impl::OpenRow(Sequence* sequence, spec::StepPlan* plan) {
   open.sampling = sequence->request.sampling;
   if (!sequence->wants_prompt_logprobs()) {
     open.sampling.prompt_logprobs = -1;  // all given before a replay
+  }
+  const SequenceRequest& request = sequence->request;
+  open.constrained = request.constrained;
+  if (request.min_tokens > sequence->num_output()) {
+    open.sampling.min_tokens = request.min_tokens;
+    open.sampling.end_tokens = request.stop_tokens;
+    if (!request.ignore_eos) {
+      open.sampling.end_tokens.insert(
+          open.sampling.end_tokens.end(), request.eos_tokens.begin(), request.eos_tokens.end());
+    }
   }
   sequence->row_opened = true;
   group_of(*sequence).row_open[static_cast<std::size_t>(sequence->row)] = true;

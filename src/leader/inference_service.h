@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,6 +52,22 @@ class EventSink {
   virtual void Publish(std::span<OutputEvent> events) = 0;
 };
 
+/// Says which tokens an output may take, token by token. A request carries one that has taken none;
+/// each of its choices gets a clone.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  /// A fresh one. Thread-safe; may take some milliseconds.
+  virtual Result<std::unique_ptr<TokenConstraint>> Clone() const = 0;
+  // The rest: one thread at a time, not always the same one.
+  /// Sets bit i % 32 of word i / 32 for each token i that may come next, clears the others. At
+  /// least one must be left; end tokens are allowed exactly when the output may end. An error ends
+  /// the choice.
+  virtual Result<> FillMask(std::span<std::uint32_t> words) = 0;
+  /// Takes the next token of the output; an error ends the choice.
+  virtual Result<> Accept(std::int32_t token) = 0;
+};
+
 struct GenerateRequest {
   StreamId stream;
   EventSink* sink = nullptr;  // outlives the request
@@ -59,11 +76,12 @@ struct GenerateRequest {
   std::int32_t n = 1;  // choices; choice i uses seed + i
   std::int32_t max_tokens = 0;
   std::int32_t min_tokens = 0;
-  bool ignore_eos = false;
-  std::vector<std::int32_t> stop_token_ids;  // beside the model's own end ids
-  std::int32_t priority = 0;                 // lower goes first
-  std::int64_t queue_deadline_ms = 0;        // 0: the server's default
-  std::string cache_salt;                    // part of the prefix cache's key, with the tenant
+  bool ignore_eos = false;                            // without a constraint
+  std::shared_ptr<const TokenConstraint> constraint;  // null: any token
+  std::vector<std::int32_t> stop_token_ids;           // beside the model's own end ids
+  std::int32_t priority = 0;                          // lower goes first
+  std::int64_t queue_deadline_ms = 0;                 // 0: the server's default
+  std::string cache_salt;  // part of the prefix cache's key, with the tenant
 };
 
 enum class Phase : std::uint8_t {

@@ -385,6 +385,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       }
       replica.scheduler = MakeSchedulerOptions();
       replica.eos_tokens = options_.model.eos_ids;
+      replica.vocab_size = options_.model.vocab_size;
       replicas_.push_back(std::make_unique<Replica>(
           std::move(replica), this, &hasher_, [this, r](std::int64_t cost) {
             const std::lock_guard lock(router_mutex_);

@@ -215,6 +215,15 @@ bool RankSet::Broadcast(const rpc::ToWorker& message) {
   return ok;
 }
 
+std::shared_ptr<rpc::Peer> RankSet::SamplerOf(std::int32_t group) const {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (shards_[i].is_sampler() && shards_[i].group == group) {
+      return ranks_[i].peer;
+    }
+  }
+  return nullptr;
+}
+
 void RankSet::Shutdown() {
   for (const Rank& rank : ranks_) {
     if (rank.peer != nullptr) {

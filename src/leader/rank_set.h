@@ -80,6 +80,8 @@ class RankSet {
   int RankOf(std::uint64_t worker_id) const;
   /// False when a stream broke; the loss itself is reported by OnLost.
   bool Broadcast(const rpc::ToWorker& message);
+  /// The peer of the rank that samples for a group; null when it is not there.
+  std::shared_ptr<rpc::Peer> SamplerOf(std::int32_t group) const;
   /// Sends Shutdown to all that live.
   void Shutdown();
 

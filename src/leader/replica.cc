@@ -29,7 +29,10 @@ Replica::Replica(ReplicaOptions options,
       clock_(base::SteadyClock::Get()),
       scheduler_(options_.scheduler, clock_, *hasher),
       ranks_(options_.ranks, host, clock_),
-      table_(std::move(on_ended)) {}
+      table_(std::move(on_ended)),
+      masks_(options_.mask_threads, options_.vocab_size, [this](std::uint64_t id, Error error) {
+        mailbox_.Post(MaskFailedEvent{id, std::move(error)});
+      }) {}
 
 Replica::~Replica() { Stop(); }
 
@@ -42,6 +45,7 @@ void Replica::Stop() {
     stop_.store(true);
     mailbox_.Post(CancelEvent{});
     thread_.join();
+    masks_.Stop();
   }
 }
 
@@ -130,8 +134,11 @@ void Replica::Loop() {
       std::visit([this](auto& e) { Handle(e); }, event);
     }
     CheckRanks();
+    TakeEngineEvents();
+    MakeMasks();  // Before Pump: steps that run now may wait for them.
     Pump();
     TakeEngineEvents();
+    MakeMasks();
     table_.Publish();
     PublishStats();
   }
@@ -161,6 +168,7 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.max_tokens = request.max_tokens;
     sequence.min_tokens = request.min_tokens;
     sequence.ignore_eos = request.ignore_eos;
+    sequence.constrained = request.constraint != nullptr;
     sequence.eos_tokens = options_.eos_tokens;
     sequence.stop_tokens = request.stop_token_ids;
     sequence.priority = request.priority;
@@ -170,9 +178,12 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.cache_salt = request.cache_salt;
     sequence.fork_key = request.n > 1 ? first : 0;
     sequence.prefix_keys = event.keys;
+    const std::uint64_t id = sequence.id;
     if (Result<> added = scheduler_.Add(std::move(sequence)); !added.ok()) {
-      table_.Fail(first + static_cast<std::uint64_t>(choice), added.error());
+      table_.Fail(id, added.error());
       admitted_.fetch_sub(1);
+    } else if (request.constraint != nullptr) {
+      masks_.Add(id, request.constraint);
     }
   }
 }
@@ -180,6 +191,12 @@ void Replica::Handle(SubmitEvent& event) {
 void Replica::Handle(CancelEvent& event) {
   for (const std::uint64_t id : table_.Find(event.stream, event.choice)) {
     scheduler_.Cancel(id);
+  }
+}
+
+void Replica::Handle(MaskFailedEvent& event) {
+  if (table_.Knows(event.sequence)) {
+    FailSequence(event.sequence, event.error);
   }
 }
 
@@ -332,10 +349,15 @@ void Replica::BeginRecovery(const std::string& why) {
 
 void Replica::FailAll(const Error& error) {
   for (const std::uint64_t id : table_.All()) {
-    scheduler_.Cancel(id);
-    table_.Fail(id, error);
-    admitted_.fetch_sub(1);
+    FailSequence(id, error);
   }
+}
+
+// The scheduler's own last event then meets a table that no longer knows the sequence.
+void Replica::FailSequence(std::uint64_t id, const Error& error) {
+  scheduler_.Cancel(id);
+  table_.Fail(id, error);
+  admitted_.fetch_sub(1);
 }
 
 void Replica::Pump() {
@@ -355,10 +377,26 @@ void Replica::TakeEngineEvents() {
   std::int64_t ended = 0;
   for (const engine::TokenEvent& event : token_events_) {
     // A sequence that FailAll has ended already is unknown to the table and counted there.
-    ended += event.finish != engine::FinishReason::kNone && table_.Knows(event.id) ? 1 : 0;
+    const bool ends = event.finish != engine::FinishReason::kNone;
+    ended += ends && table_.Knows(event.id) ? 1 : 0;
+    if (ends) {
+      masks_.Remove(event.id);
+    } else if (event.token >= 0) {
+      masks_.TakeToken(event.id, event.token);
+    }
   }
   table_.Take(token_events_);
   admitted_.fetch_sub(ended);
+}
+
+void Replica::MakeMasks() {
+  scheduler_.TakeMaskRequests(&mask_requests_);
+  for (const engine::MaskRequest& request : mask_requests_) {
+    // Without the peer the generation is over, and nobody waits.
+    if (std::shared_ptr<rpc::Peer> sampler = ranks_.SamplerOf(request.group); sampler != nullptr) {
+      masks_.Make(request, generation_, std::move(sampler));
+    }
+  }
 }
 
 void Replica::PublishStats() {

@@ -9,6 +9,7 @@
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 #include "leader/mailbox.h"
+#include "leader/mask_maker.h"
 #include "leader/rank_set.h"
 #include "leader/sequence_table.h"
 
@@ -30,6 +31,8 @@ struct ReplicaOptions {
   RankSetOptions ranks;
   engine::SchedulerOptions scheduler;
   std::vector<std::int32_t> eos_tokens;
+  std::int64_t vocab_size = 0;  // of the logits; token masks cover it
+  int mask_threads = 2;
   /// After this many faults in a row without a finished step, what is running is failed instead of
   /// replayed once more.
   int max_replays = 3;
@@ -97,7 +100,12 @@ class Replica {
     std::uint64_t worker_id = 0;
     std::string why;
   };
-  using Event = std::variant<SubmitEvent, CancelEvent, HelloEvent, MessageEvent, LostEvent>;
+  struct MaskFailedEvent {
+    std::uint64_t sequence = 0;
+    Error error;
+  };
+  using Event =
+      std::variant<SubmitEvent, CancelEvent, HelloEvent, MessageEvent, LostEvent, MaskFailedEvent>;
 
   struct SentStep {
     std::int64_t step = 0;
@@ -110,6 +118,7 @@ class Replica {
   void Handle(HelloEvent& event);
   void Handle(MessageEvent& event);
   void Handle(LostEvent& event);
+  void Handle(MaskFailedEvent& event);
   void HandleStepResult(std::uint64_t worker_id, const spec::StepResult& result);
   void HandleFault(std::uint64_t worker_id, const rpc::Fault& fault);
 
@@ -120,6 +129,8 @@ class Replica {
   void BeginRecovery(const std::string& why);
   void FailAll(const Error& error);
   void TakeEngineEvents();
+  void MakeMasks();
+  void FailSequence(std::uint64_t id, const Error& error);
   void PublishStats();
   std::chrono::milliseconds NextWait() const;
 
@@ -150,6 +161,8 @@ class Replica {
   int load_failures_ = 0;
   bool was_ready_ = false;
   std::vector<engine::TokenEvent> token_events_;
+  std::vector<engine::MaskRequest> mask_requests_;
+  MaskMaker masks_;  // its threads post to the mailbox and send to the ranks
   std::thread thread_;
 };
 

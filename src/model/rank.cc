@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/kv_cache.h"
+#include "model/mask_box.h"
 #include "model/row_table.h"
 #include "model/shard.h"
 #include "model/weights.h"
@@ -27,6 +28,8 @@ struct LogitUse {
   std::int32_t row = 0;
   std::int64_t position = 0;          // of the token that the logits predict
   bool is_prompt = false;             // score the known token instead of sampling one
+  bool constrained = false;           // sampled under `mask`
+  spec::TokenMask mask;               // on the sampler, once it has come
   spec::SampledToken* out = nullptr;  // on the sampler
 };
 
@@ -42,10 +45,12 @@ class RankImpl final : public Rank {
         device_(std::move(device)),
         shard_(std::move(shard)),
         rows_(limits, request.shard.is_sampler()),
-        page_tokens_(limits.page_tokens) {}
+        page_tokens_(limits.page_tokens),
+        masks_(static_cast<std::size_t>(limits.max_num_seqs)) {}
 
   Result<> Join(std::uint64_t generation, RankComms comms) override;
   Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) override;
+  void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
   void Abort() override;
 
   std::int64_t page_tokens() const override { return page_tokens_; }
@@ -83,6 +88,7 @@ class RankImpl final : public Rank {
   Result<> SendHidden();
   void ListLogits(spec::StepResult* result);
   Result<> Sample(spec::StepResult* result);
+  Result<> AwaitMasks(std::size_t begin, std::size_t end);
   void UseLogits(float* logits, std::size_t index);
   Result<> SendIds();
 
@@ -92,6 +98,7 @@ class RankImpl final : public Rank {
   const std::unique_ptr<Shard> shard_;
   RowTable rows_;
   const std::int64_t page_tokens_;
+  MaskBox masks_;  // used by the reader thread too
 
   std::mutex comms_mutex_;  // Abort against Join
   RankComms comms_;
@@ -139,6 +146,7 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   rows_.Reset();
   pending_.clear();
   generation_ = generation;
+  masks_.Reset(generation);
   last_step_ = -1;
   INFERD_TRY(shard_->Join(comms_.tp.get(), comms_.ep.get()));
   joined_ = true;
@@ -146,6 +154,7 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
 }
 
 void RankImpl::Abort() {
+  masks_.Abort();
   const std::lock_guard lock(comms_mutex_);
   for (comm::Communicator* comm :
        {comms_.tp.get(), comms_.ep.get(), comms_.pp.get(), comms_.ids.get()}) {
@@ -242,8 +251,11 @@ void RankImpl::ListLogits(spec::StepResult* result) {
     if (work[i]->sample) {
       const auto last =
           static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
-      uses_.push_back(
-          {.batch_row = last, .row = work[i]->row, .position = work[i]->start + work[i]->count});
+      LogitUse& use = uses_.emplace_back();
+      use.batch_row = last;
+      use.row = work[i]->row;
+      use.position = work[i]->start + work[i]->count;
+      use.constrained = rows_.row(use.row).constrained;
       spec::SampledToken& sampled = result->sampled.emplace_back();
       sampled.row = work[i]->row;
       sampled.group = plan_.group;
@@ -268,12 +280,12 @@ void RankImpl::ListLogits(spec::StepResult* result) {
       spec::SampledToken& out = scores.tokens[static_cast<std::size_t>(offset)];
       out.row = work[i]->row;
       out.group = plan_.group;
-      uses_.push_back(
-          {.batch_row = static_cast<std::int32_t>(batch_.sequences[i].first_row + offset),
-           .row = work[i]->row,
-           .position = p + 1,
-           .is_prompt = true,
-           .out = &out});
+      LogitUse& use = uses_.emplace_back();
+      use.batch_row = static_cast<std::int32_t>(batch_.sequences[i].first_row + offset);
+      use.row = work[i]->row;
+      use.position = p + 1;
+      use.is_prompt = true;
+      use.out = &out;
     }
   }
 }
@@ -290,6 +302,7 @@ Result<> RankImpl::Sample(spec::StepResult* result) {
     if (logits == nullptr) {
       continue;
     }
+    INFERD_TRY(AwaitMasks(begin, end));
     struct Context {
       RankImpl* rank;
       float* logits;
@@ -320,6 +333,16 @@ Result<> RankImpl::Sample(spec::StepResult* result) {
   return {};
 }
 
+// After the logits, so that the device has worked while the leader made the masks.
+Result<> RankImpl::AwaitMasks(std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) {
+    if (uses_[i].constrained) {
+      INFERD_ASSIGN(uses_[i].mask, masks_.Take(last_step_, uses_[i].row, comms_.step_deadline_ms));
+    }
+  }
+  return {};
+}
+
 void RankImpl::UseLogits(float* logits, std::size_t index) {
   const LogitUse& use = uses_[index];
   const RowTable::Row& row = rows_.row(use.row);
@@ -330,7 +353,7 @@ void RankImpl::UseLogits(float* logits, std::size_t index) {
                row.params.prompt_logprobs,
                use.out);
   } else {
-    SampleToken(span, row.sampling, use.position, use.out);
+    SampleToken(span, row.sampling, use.position, use.constrained ? &use.mask : nullptr, use.out);
   }
 }
 

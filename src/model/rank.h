@@ -7,6 +7,7 @@
 #include "comm/communicator.h"
 #include "inferd/result.h"
 #include "spec/step.h"
+#include "spec/token_mask.h"
 #include "spec/worker_config.h"
 
 #include <cstdint>
@@ -22,6 +23,7 @@ namespace inferd::model {
 /// 0) to the first-stage ranks of the group.
 struct RankComms {
   std::unique_ptr<comm::Communicator> tp, ep, pp, ids;
+  std::int64_t step_deadline_ms = 30'000;  // how long a sampler waits for a mask
 };
 
 /// Bytes this rank really holds; the planned ones are in spec::MemoryLedger.
@@ -52,6 +54,9 @@ class Rank {
   /// ranks. Errors: kInvalidArgument or kFailedPrecondition for a plan this rank cannot obey, and
   /// the communicators' errors.
   virtual Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) = 0;
+  /// Thread-safe: the tokens that a constrained row may take. Masks of other generations than the
+  /// last Join's are dropped.
+  virtual void GiveMask(spec::TokenMask mask) = 0;
   /// Thread-safe, idempotent: a pending Run fails with kAborted.
   virtual void Abort() = 0;
 

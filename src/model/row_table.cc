@@ -85,6 +85,7 @@ Result<> RowTable::Open(const spec::OpenRow& open) {
   row.epoch = ++last_epoch_;
   row.tokens.assign(open.tokens.begin(), open.tokens.end());
   row.num_prompt = open.num_prompt_tokens;
+  row.constrained = open.constrained;
   row.pages.clear();
   row.params = open.sampling;
   if (is_sampler_) {

@@ -37,6 +37,7 @@ class RowTable {
     std::uint64_t epoch = 0;  // 0: closed; else new with every opening
     std::vector<std::int32_t> tokens;
     std::int64_t num_prompt = 0;
+    bool constrained = false;  // samples wait for a mask
     std::vector<std::int32_t> pages;
     spec::SamplingParams params;
     SamplingState sampling;  // on the sampler rank only

@@ -15,6 +15,11 @@ namespace {
 // distribution.
 constexpr double kGreedyTemperature = 1e-5;
 
+// In place of the logit of a token that is not allowed: below every real one, and finite, so that
+// the passes over the row need no special case. Its weight is 0 at every temperature.
+constexpr float kNotAllowed = -1e30F;
+constexpr float kLowestAllowed = -1e29F;
+
 // splitmix64's finaliser: every input bit reaches every output bit.
 std::uint64_t Mix(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15ULL;
@@ -29,10 +34,13 @@ class Edits {
   explicit Edits(std::span<float> logits) : logits_(logits) {}
   Edits(const Edits&) = delete;
   Edits& operator=(const Edits&) = delete;
-  ~Edits() {
+  ~Edits() { Undo(); }
+
+  void Undo() {
     for (auto it = old_.rbegin(); it != old_.rend(); ++it) {
       logits_[static_cast<std::size_t>(it->first)] = it->second;
     }
+    old_.clear();
   }
 
   template <class Change>
@@ -50,6 +58,62 @@ class Edits {
   std::span<float> logits_;
   std::vector<std::pair<std::int32_t, float>> old_;
 };
+
+// Overwrites in `out`, a copy of `logits`, what is not in `tokens`.
+void KeepOnly(std::span<const float> logits,
+              std::span<const std::int32_t> tokens,
+              std::span<float> out) {
+  std::fill(out.begin(), out.end(), kNotAllowed);
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && static_cast<std::size_t>(token) < out.size()) {
+      out[static_cast<std::size_t>(token)] = logits[static_cast<std::size_t>(token)];
+    }
+  }
+}
+
+void ApplyMask(const spec::TokenMask& mask, std::span<const float> logits, std::span<float> out) {
+  switch (mask.kind) {
+    case spec::TokenMask::Kind::kAll:
+      return;
+    case spec::TokenMask::Kind::kOnly:
+      KeepOnly(logits, mask.tokens, out);
+      return;
+    case spec::TokenMask::Kind::kAllBut:
+      for (const std::int32_t token : mask.tokens) {
+        if (token >= 0 && static_cast<std::size_t>(token) < out.size()) {
+          out[static_cast<std::size_t>(token)] = kNotAllowed;
+        }
+      }
+      return;
+    case spec::TokenMask::Kind::kBits:
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::size_t word = i / 32;
+        const bool allowed = word < mask.bits.size() && (mask.bits[word] >> (i % 32) & 1) != 0;
+        out[i] = allowed ? out[i] : kNotAllowed;
+      }
+      return;
+  }
+}
+
+// The row to sample from: `logits` itself, or a copy in which only what is allowed is left.
+std::span<float> AllowedLogits(std::span<float> logits,
+                               const spec::SamplingParams& params,
+                               const spec::TokenMask* mask) {
+  const bool masked = mask != nullptr && mask->kind != spec::TokenMask::Kind::kAll;
+  if (!masked && params.allowed_tokens.empty()) {
+    return logits;
+  }
+  thread_local std::vector<float> copy;
+  copy.assign(logits.begin(), logits.end());
+  if (masked) {
+    ApplyMask(*mask, logits, copy);
+  }
+  if (!params.allowed_tokens.empty()) {
+    const std::vector<float> before = copy;
+    KeepOnly(before, params.allowed_tokens, copy);
+  }
+  return copy;
+}
 
 void ApplyParams(const SamplingState& state, Edits& edits) {
   const spec::SamplingParams& params = state.params();
@@ -154,6 +218,33 @@ std::int32_t Draw(std::span<const float> logits,
   return kept.front().token;
 }
 
+// The token, from logits that are final but for the bans; -1 if there is none.
+std::int32_t Pick(const SamplingState& state,
+                  std::span<float> logits,
+                  Peak peak,
+                  std::int64_t position) {
+  const spec::SamplingParams& params = state.params();
+  thread_local std::vector<std::int32_t> bans;
+  state.ListBans(position, &bans);
+  Edits edits(logits);
+  for (const std::int32_t token : bans) {
+    edits.Apply(token, [](float) { return kNotAllowed; });
+  }
+  if (!edits.empty()) {
+    const Peak left = FindPeak(logits);
+    if (left.token >= 0 && left.value < kLowestAllowed) {
+      edits.Undo();  // Nothing else may come: the bans give way.
+    } else {
+      peak = left;
+    }
+  }
+  if (peak.token < 0 || peak.value < kLowestAllowed) {
+    return -1;
+  }
+  const bool greedy = params.temperature < kGreedyTemperature;
+  return greedy ? peak.token : Draw(logits, params, peak.value, position);
+}
+
 double LogSum(std::span<const float> logits, float peak) {
   return static_cast<double>(peak) + std::log(SumExp(logits, peak, 1.0F));
 }
@@ -165,7 +256,11 @@ SamplingState::SamplingState(const spec::SamplingParams& params,
                              std::int64_t num_prompt)
     : params_(params),
       penalises_(params.repetition_penalty != 1 || params.presence_penalty != 0 ||
-                 params.frequency_penalty != 0) {
+                 params.frequency_penalty != 0),
+      num_prompt_(num_prompt) {
+  if (!params.bad_words.empty()) {
+    outputs_.assign(tokens.begin() + num_prompt, tokens.end());
+  }
   if (!penalises_) {
     return;
   }
@@ -179,8 +274,25 @@ SamplingState::SamplingState(const spec::SamplingParams& params,
 }
 
 void SamplingState::AddOutput(std::int32_t token) {
+  if (!params_.bad_words.empty()) {
+    outputs_.push_back(token);
+  }
   if (penalises_ && token >= 0) {
     ++used_[token].outputs;
+  }
+}
+
+void SamplingState::ListBans(std::int64_t position, std::vector<std::int32_t>* bans) const {
+  bans->clear();
+  if (position - num_prompt_ < params_.min_tokens) {
+    bans->insert(bans->end(), params_.end_tokens.begin(), params_.end_tokens.end());
+  }
+  for (const std::vector<std::int32_t>& word : params_.bad_words) {
+    const auto before = static_cast<std::ptrdiff_t>(word.size()) - 1;
+    if (before >= 0 && before <= static_cast<std::ptrdiff_t>(outputs_.size()) &&
+        std::equal(word.begin(), word.end() - 1, outputs_.end() - before)) {
+      bans->push_back(word.back());
+    }
   }
 }
 
@@ -193,6 +305,7 @@ double RandomAt(std::uint64_t seed, std::int64_t position) {
 void SampleToken(std::span<float> logits,
                  const SamplingState& state,
                  std::int64_t position,
+                 const spec::TokenMask* mask,
                  spec::SampledToken* out) {
   const spec::SamplingParams& params = state.params();
   const Peak raw = FindPeak(logits);
@@ -201,15 +314,14 @@ void SampleToken(std::span<float> logits,
     return;
   }
   {
-    Edits edits(logits);
+    const std::span<float> allowed = AllowedLogits(logits, params, mask);
+    Edits edits(allowed);
     ApplyParams(state, edits);
-    const Peak peak = edits.empty() ? raw : FindPeak(logits);
-    if (peak.token < 0) {
-      out->token = -1;
+    const bool changed = allowed.data() != logits.data() || !edits.empty();
+    out->token = Pick(state, allowed, changed ? FindPeak(allowed) : raw, position);
+    if (out->token < 0) {
       return;
     }
-    const bool greedy = params.temperature < kGreedyTemperature;
-    out->token = greedy ? peak.token : Draw(logits, params, peak.value, position);
   }
   if (params.logprobs >= 0) {
     const double log_sum = LogSum(logits, raw.value);

@@ -6,6 +6,7 @@
 
 #include "spec/sampling_params.h"
 #include "spec/step.h"
+#include "spec/token_mask.h"
 
 #include <cstdint>
 #include <span>
@@ -34,23 +35,30 @@ class SamplingState {
   const std::unordered_map<std::int32_t, Use>& used() const { return used_; }
   bool penalises() const { return penalises_; }
 
+  /// Tokens that must not come at `position`, as long as others can: those that would complete a
+  /// bad word, and end tokens before min_tokens.
+  void ListBans(std::int64_t position, std::vector<std::int32_t>* bans) const;
+
  private:
   spec::SamplingParams params_;
   bool penalises_ = false;
+  std::int64_t num_prompt_ = 0;
+  std::vector<std::int32_t> outputs_;  // kept when there are bad words
   std::unordered_map<std::int32_t, Use> used_;
 };
 
 /// Uniform in [0, 1): the number of (seed, position).
 double RandomAt(std::uint64_t seed, std::int64_t position);
 
-/// Token for `position`. Order: logprobs from the raw logits; then logit_bias, repetition (prompt
-/// and output), presence and frequency (output only); then greedy at temperature 0, else
-/// temperature, top_k, top_p, min_p and the draw. Fills token, logprob, rank and top of `out`;
-/// token -1 when the row holds NaN or an infinity. `logits` is scratch during the call and has its
-/// old values afterwards.
+/// Token for `position`. Order: logprobs from the raw logits; then `mask` (null: none) and
+/// allowed_tokens, logit_bias, repetition (prompt and output), presence and frequency (output
+/// only), bans; then greedy at temperature 0, else temperature, top_k, top_p, min_p and the draw.
+/// Fills token, logprob, rank and top of `out`; token -1 when the row holds NaN or an infinity, or
+/// nothing is allowed. `logits` is scratch during the call and has its old values afterwards.
 void SampleToken(std::span<float> logits,
                  const SamplingState& state,
                  std::int64_t position,
+                 const spec::TokenMask* mask,
                  spec::SampledToken* out);
 
 /// Logprob, rank and best `top` of a given token; token -1 when the row holds NaN or an infinity.

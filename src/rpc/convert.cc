@@ -88,6 +88,28 @@ void Put(const spec::SamplingParams& params, v1::SamplingParams* proto) {
   proto->set_seed(params.seed);
   proto->set_logprobs(params.logprobs);
   proto->set_prompt_logprobs(params.prompt_logprobs);
+  proto->mutable_allowed_tokens()->Add(params.allowed_tokens.begin(), params.allowed_tokens.end());
+  for (const std::vector<std::int32_t>& word : params.bad_words) {
+    proto->add_bad_words()->mutable_tokens()->Add(word.begin(), word.end());
+  }
+  proto->set_min_tokens(params.min_tokens);
+  proto->mutable_end_tokens()->Add(params.end_tokens.begin(), params.end_tokens.end());
+}
+
+void Put(const spec::TokenMask& mask, v1::TokenMask* proto) {
+  proto->set_generation(mask.generation);
+  proto->set_step(mask.step);
+  proto->set_group(mask.group);
+  proto->set_row(mask.row);
+  proto->set_kind(static_cast<v1::TokenMask::Kind>(mask.kind));
+  proto->mutable_tokens()->Add(mask.tokens.begin(), mask.tokens.end());
+  std::string* bytes = proto->mutable_bits();
+  bytes->reserve(mask.bits.size() * 4);
+  for (const std::uint32_t word : mask.bits) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      bytes->push_back(static_cast<char>(word >> shift & 0xFF));
+    }
+  }
 }
 
 void PutIndexes(const std::vector<std::pair<std::int32_t, std::int32_t>>& from,
@@ -109,6 +131,7 @@ void Put(const spec::StepPlan& plan, v1::StepPlan* proto) {
     item->mutable_tokens()->Add(row.tokens.begin(), row.tokens.end());
     item->set_num_prompt_tokens(row.num_prompt_tokens);
     Put(row.sampling, item->mutable_sampling());
+    item->set_constrained(row.constrained);
   }
   PutIndexes(plan.close_rows, proto->mutable_close_rows());
   PutIndexes(plan.fresh_pages, proto->mutable_fresh_pages());
@@ -260,7 +283,35 @@ spec::SamplingParams Get(const v1::SamplingParams& proto) {
   params.seed = proto.seed();
   params.logprobs = proto.logprobs();
   params.prompt_logprobs = proto.prompt_logprobs();
+  params.allowed_tokens.assign(proto.allowed_tokens().begin(), proto.allowed_tokens().end());
+  for (const v1::TokenList& word : proto.bad_words()) {
+    params.bad_words.emplace_back(word.tokens().begin(), word.tokens().end());
+  }
+  params.min_tokens = proto.min_tokens();
+  params.end_tokens.assign(proto.end_tokens().begin(), proto.end_tokens().end());
   return params;
+}
+
+Result<spec::TokenMask> Get(const v1::TokenMask& proto) {
+  spec::TokenMask mask;
+  mask.generation = proto.generation();
+  mask.step = proto.step();
+  mask.group = proto.group();
+  mask.row = proto.row();
+  const bool known = v1::TokenMask::Kind_IsValid(proto.kind());
+  if (!known || mask.row < 0 || proto.tokens_size() > kMaxRepeated ||
+      proto.bits().size() > static_cast<std::size_t>(kMaxRepeated) ||
+      proto.bits().size() % 4 != 0) {
+    return InvalidArgument("token mask of step {}, row {} is malformed", mask.step, mask.row);
+  }
+  mask.kind = static_cast<spec::TokenMask::Kind>(proto.kind());
+  mask.tokens.assign(proto.tokens().begin(), proto.tokens().end());
+  mask.bits.resize(proto.bits().size() / 4);
+  for (std::size_t i = 0; i < proto.bits().size(); ++i) {
+    const auto byte = static_cast<std::uint32_t>(static_cast<unsigned char>(proto.bits()[i]));
+    mask.bits[i / 4] |= byte << (i % 4 * 8);
+  }
+  return mask;
 }
 
 Result<spec::StepPlan> Get(const v1::StepPlan& proto) {
@@ -274,6 +325,7 @@ Result<spec::StepPlan> Get(const v1::StepPlan& proto) {
     row.tokens.assign(item.tokens().begin(), item.tokens().end());
     row.num_prompt_tokens = item.num_prompt_tokens();
     row.sampling = Get(item.sampling());
+    row.constrained = item.constrained();
   }
   for (const v1::GroupIndex& item : proto.close_rows()) {
     plan.close_rows.emplace_back(item.group(), item.index());
@@ -402,6 +454,7 @@ struct ToWorkerWriter {
   void operator()(const KillWorker& m) const {
     proto->mutable_kill_worker()->set_worker_id(m.worker_id);
   }
+  void operator()(const spec::TokenMask& m) const { Put(m, proto->mutable_token_mask()); }
 };
 
 }  // namespace
@@ -469,6 +522,10 @@ Result<ToWorker> FromProto(const v1::ToWorker& proto) {
       return ToWorker(SpawnWorker{proto.spawn_worker().worker_id()});
     case v1::ToWorker::kKillWorker:
       return ToWorker(KillWorker{proto.kill_worker().worker_id()});
+    case v1::ToWorker::kTokenMask: {
+      INFERD_ASSIGN(spec::TokenMask mask, Get(proto.token_mask()));
+      return ToWorker(std::move(mask));
+    }
     case v1::ToWorker::BODY_NOT_SET:
       break;
   }

@@ -5,6 +5,7 @@
 
 #include "inferd/result.h"
 #include "spec/step.h"
+#include "spec/token_mask.h"
 #include "spec/worker_config.h"
 
 #include <cstdint>
@@ -78,6 +79,7 @@ using ToWorker = std::variant<spec::LoadRequest,
                               Abort,
                               Shutdown,
                               SpawnWorker,
-                              KillWorker>;
+                              KillWorker,
+                              spec::TokenMask>;
 
 }  // namespace inferd::rpc

@@ -20,6 +20,13 @@ struct SamplingParams {
   std::uint64_t seed = 0;             // counter-based: (seed, position) gives the random number
   std::int32_t logprobs = -1;         // -1: none; n: chosen token's and the n best
   std::int32_t prompt_logprobs = -1;  // the same for prompt tokens
+  /// Only these may be sampled; empty: all. Ascending.
+  std::vector<std::int32_t> allowed_tokens;
+  /// None of these may be completed in the output: its last token is not sampled. Like end tokens
+  /// before `min_tokens`, they give way when nothing else is left.
+  std::vector<std::vector<std::int32_t>> bad_words;
+  std::int64_t min_tokens = 0;           // `end_tokens` are not sampled before this many
+  std::vector<std::int32_t> end_tokens;  // empty when min_tokens is 0
 };
 
 }  // namespace inferd::spec

@@ -20,6 +20,7 @@ struct OpenRow {
   std::int32_t group = 0;  // expert group that holds the sequence's KV
   std::vector<std::int32_t> tokens;
   std::int32_t num_prompt_tokens = 0;  // tokens[num_prompt_tokens..) were generated
+  bool constrained = false;            // each sample of the row waits for its TokenMask
   SamplingParams sampling;
 };
 

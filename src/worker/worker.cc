@@ -56,6 +56,10 @@ class Worker {
       if (const auto* abort = std::get_if<rpc::Abort>(&*message)) {
         AbortGeneration(abort->generation);
       }
+      if (auto* mask = std::get_if<spec::TokenMask>(&*message)) {
+        GiveMask(std::move(*mask));  // The step that waits for it is running.
+        continue;
+      }
       if (!inbox_.TryPush(*std::move(message))) {
         const std::lock_guard lock(error_mutex_);
         stream_error_ =
@@ -72,6 +76,13 @@ class Worker {
     const std::lock_guard lock(rank_mutex_);
     if (rank_ != nullptr) {
       rank_->Abort();
+    }
+  }
+
+  void GiveMask(spec::TokenMask mask) {
+    const std::lock_guard lock(rank_mutex_);
+    if (rank_ != nullptr) {
+      rank_->GiveMask(std::move(mask));
     }
   }
 
@@ -133,6 +144,7 @@ class Worker {
     if (!comms.ok()) {
       return ReportFault(comms.error());
     }
+    comms->step_deadline_ms = join.step_deadline_ms;
     if (Result<> joined = rank_->Join(join.generation, *std::move(comms)); !joined.ok()) {
       return ReportFault(joined.error());
     }
@@ -164,6 +176,7 @@ class Worker {
     return {};
   }
 
+  Result<> Handle(const spec::TokenMask&) { return {}; }  // The reader takes them.
   Result<> Handle(const rpc::Shutdown&) { return {}; }
   Result<> Handle(const rpc::SpawnWorker&) {
     return InvalidArgument("a worker cannot spawn workers");
@@ -195,8 +208,8 @@ class Worker {
   const std::unique_ptr<comm::TcpListener> listener_;
   base::BoundedQueue<rpc::ToWorker> inbox_{kMaxQueuedMessages};
   std::atomic<std::uint64_t> aborted_generation_{kNone};
-  std::mutex rank_mutex_;  // guards the pointer against the reader's Abort; the main thread alone
-                           // uses the rank
+  std::mutex rank_mutex_;  // guards the pointer against the reader's Abort and GiveMask; the main
+                           // thread alone uses the rest of the rank
   std::unique_ptr<model::Rank> rank_;
   std::mutex error_mutex_;
   std::optional<Error> stream_error_;

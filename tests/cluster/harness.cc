@@ -95,7 +95,7 @@ Server::Server(const ServerOptions& options) {
   }
   leader::LeaderOptions leader_options;
   leader_options.model = model->spec;
-  leader_options.model.eos_ids.clear();  // Random weights: lengths are set by max_tokens.
+  leader_options.model.eos_ids = options.eos_ids;
   leader_options.model_path = path;
   leader_options.cut = model->cut;
   leader_options.weight_bytes = TotalBytes(model->tensors);

@@ -63,9 +63,11 @@ inline std::vector<std::int32_t> UndisturbedOutput(const SequenceRequest& reques
     const std::int32_t token = NextToken(sum, request.sampling.seed, vocab);
     tokens.push_back(token);
     output.push_back(token);
-    const bool ends = holds(request.stop_tokens, token) ||
-                      (!request.ignore_eos && holds(request.eos_tokens, token));
-    if (ends && static_cast<std::int64_t>(output.size()) >= request.min_tokens) {
+    const bool ignore_eos = request.ignore_eos && !request.constrained;
+    const std::int64_t min_tokens = request.constrained ? 0 : request.min_tokens;
+    const bool ends =
+        holds(request.stop_tokens, token) || (!ignore_eos && holds(request.eos_tokens, token));
+    if (ends && static_cast<std::int64_t>(output.size()) >= min_tokens) {
       *finish = FinishReason::kStop;
       break;
     }

@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace inferd::engine {
@@ -117,6 +119,9 @@ class Simulation {
       Cancel();
     } else if (dice == 19 && faults_ && random_.OneIn(3)) {
       scheduler_.Reset(++generation_);
+      constrained_rows_.clear();
+      masks_due_.clear();
+      masks_asked_.clear();
       replica_.Restart(generation_);
     } else if (dice <= 60) {
       Schedule();
@@ -127,6 +132,58 @@ class Simulation {
     for (const TokenEvent& event : events_) {
       Take(event);
     }
+    scheduler_.TakeMaskRequests(&mask_requests_);
+    for (const MaskRequest& request : mask_requests_) {
+      Take(request);
+    }
+  }
+
+  /// Samples of constrained rows, which need a mask each.
+  void NoteConstrained(const spec::StepPlan& plan) {
+    for (const spec::OpenRow& open : plan.open_rows) {
+      constrained_rows_[{open.group, open.row}] = open.constrained;
+    }
+    for (const spec::RowWork& work : plan.work) {
+      if (work.sample && constrained_rows_[{work.group, work.row}]) {
+        masks_due_.insert({plan.step, work.group, work.row});
+      }
+    }
+  }
+
+  void Take(const MaskRequest& request) {
+    const std::tuple key(request.step, request.group, request.row);
+    if (!masks_due_.contains(key) || !masks_asked_.insert(key).second) {
+      Fail("a mask is asked for step {} row {}, which needs none", request.step, request.row);
+      return;
+    }
+    const Client& client = clients_.at(request.id);
+    if (!client.request.constrained) {
+      Fail("a mask is asked for sequence {}, which is not constrained", request.id);
+    }
+    if (request.wanted != (client.finish == FinishReason::kNone)) {
+      Fail("a mask of sequence {} is wanted: {}", request.id, request.wanted);
+    }
+    if (request.wanted && request.num_output != static_cast<std::int64_t>(client.output.size())) {
+      Fail("a mask for output token {} of sequence {}, which has {}",
+           request.num_output,
+           request.id,
+           client.output.size());
+    }
+  }
+
+  /// A sampler would have waited for the masks of a step before it answers.
+  void CheckMasksOf(const spec::StepResult& result) {
+    for (auto it = masks_due_.begin(); it != masks_due_.end();) {
+      const auto [step, group, row] = *it;
+      if (step != result.step || group != result.group) {
+        ++it;
+        continue;
+      }
+      if (masks_asked_.erase(*it) == 0) {
+        Fail("no mask was asked for step {} row {}", step, row);
+      }
+      it = masks_due_.erase(it);
+    }
   }
 
   void Schedule() {
@@ -134,6 +191,7 @@ class Simulation {
     const bool was_unfinished = scheduler_.has_unfinished();
     auto plan = scheduler_.Schedule();
     if (plan.has_value()) {
+      NoteConstrained(*plan);
       replica_.Run(*plan);
     } else if (was_idle && was_unfinished && scheduler_.has_unfinished()) {
       Fail("nothing to run and nothing in flight, but {} running and {} waiting",
@@ -161,6 +219,7 @@ class Simulation {
         Fail("a stale result is an error");
       }
     }
+    CheckMasksOf(results.front());
     const Result<> result = scheduler_.Complete(results.front());
     if (!result.ok()) {
       Fail("{}", result.error().message());
@@ -187,6 +246,7 @@ class Simulation {
     request.max_tokens = random_.OneIn(15) ? 0 : random_.Between(1, 30);
     request.min_tokens = random_.OneIn(4) ? random_.Between(0, 10) : 0;
     request.ignore_eos = random_.OneIn(3);
+    request.constrained = random_.OneIn(3);
     request.eos_tokens = {0, 1};
     if (random_.OneIn(3)) {
       request.stop_tokens = {2};
@@ -393,6 +453,10 @@ class Simulation {
   std::uint64_t generation_ = 0;
   std::map<std::uint64_t, Client> clients_;
   std::vector<TokenEvent> events_;
+  std::vector<MaskRequest> mask_requests_;
+  std::map<std::pair<std::int32_t, std::int32_t>, bool> constrained_rows_;  // by group and row
+  using SampleKey = std::tuple<std::int64_t, std::int32_t, std::int32_t>;   // step, group, row
+  std::set<SampleKey> masks_due_, masks_asked_;
   std::string failure_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "model/logit_passes.h"
 #include "model/logits.h"
+#include "spec/token_mask.h"
 
 #include <gtest/gtest.h>
 
@@ -34,7 +35,7 @@ spec::SampledToken Sample(std::vector<float> logits,
   const SamplingState state(params, tokens, num_prompt);
   const std::vector<float> before = logits;
   spec::SampledToken out;
-  SampleToken(logits, state, position, &out);
+  SampleToken(logits, state, position, nullptr, &out);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), logits.begin(), [](float a, float b) {
     return a == b || (std::isnan(a) && std::isnan(b));
   })) << "the row must have its old values afterwards";
@@ -206,8 +207,8 @@ TEST(SamplerTest, AddOutputEqualsReplay) {
   std::vector<float> logits = RandomLogits(20, 5);
   for (std::int64_t position = 0; position < 50; ++position) {
     spec::SampledToken a, b;
-    SampleToken(logits, grown, position, &a);
-    SampleToken(logits, replayed, position, &b);
+    SampleToken(logits, grown, position, nullptr, &a);
+    SampleToken(logits, replayed, position, nullptr, &b);
     EXPECT_EQ(a.token, b.token);
   }
 }
@@ -329,6 +330,140 @@ TEST(SamplerTest, ScoreGivesLogprobAndRank) {
   EXPECT_NEAR(out.logprob, 1 - std::log(1 + std::exp(1.0) + std::exp(2.0)), 1e-6);
   ASSERT_EQ(out.top.size(), 2U);
   EXPECT_EQ(out.top[0].token, 2);
+}
+
+// ---- what may be sampled
+
+spec::TokenMask MaskOf(const std::vector<std::int32_t>& ids, std::size_t vocab_size) {
+  std::vector<std::uint32_t> bits(spec::MaskWords(static_cast<std::int64_t>(vocab_size)));
+  for (const std::int32_t id : ids) {
+    bits[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
+  }
+  spec::TokenMask mask;
+  spec::SetBits(bits, static_cast<std::int64_t>(vocab_size), &mask);
+  return mask;
+}
+
+spec::SampledToken SampleUnder(const spec::TokenMask& mask,
+                               std::vector<float> logits,
+                               const SamplingParams& params,
+                               std::int64_t position = 0) {
+  const SamplingState state(params, {}, 0);
+  const std::vector<float> before = logits;
+  spec::SampledToken out;
+  SampleToken(logits, state, position, &mask, &out);
+  EXPECT_EQ(before, logits);
+  return out;
+}
+
+TEST(SamplerMaskTest, OnlyAllowedTokensComeOut) {
+  std::mt19937 random(11);
+  for (const std::size_t vocab_size : {40U, 300U, 1003U}) {
+    for (const int percent : {1, 30, 70, 99}) {
+      std::vector<std::int32_t> ids;
+      for (std::size_t id = 0; id < vocab_size; ++id) {
+        if (static_cast<int>(random() % 100) < percent) {
+          ids.push_back(static_cast<std::int32_t>(id));
+        }
+      }
+      if (ids.empty()) {
+        ids.push_back(17);
+      }
+      const spec::TokenMask mask = MaskOf(ids, vocab_size);
+      const std::vector<float> logits = RandomLogits(vocab_size, random());
+      // Greedy is the best of the allowed ones.
+      const auto best = *std::max_element(ids.begin(), ids.end(), [&](auto a, auto b) {
+        return logits[static_cast<std::size_t>(a)] < logits[static_cast<std::size_t>(b)];
+      });
+      EXPECT_EQ(SampleUnder(mask, logits, Greedy()).token, best);
+      for (const Draws& draws : {Draws{},
+                                 Draws{.temperature = 1.5},
+                                 Draws{.temperature = 1e-4},
+                                 Draws{.top_p = 0.9},
+                                 Draws{.top_k = 50},
+                                 Draws{.min_p = 0.01},
+                                 Draws{.temperature = 100, .top_p = 0.999, .top_k = 5000}}) {
+        for (std::int64_t position = 0; position < 20; ++position) {
+          const std::int32_t token = SampleUnder(mask, logits, With(draws), position).token;
+          EXPECT_TRUE(std::binary_search(ids.begin(), ids.end(), token));
+        }
+      }
+    }
+  }
+}
+
+TEST(SamplerMaskTest, LogprobsStayThoseOfTheModelAndAreFinite) {
+  std::vector<float> logits = RandomLogits(200, 5);
+  SamplingParams params = Greedy();
+  params.logprobs = 20;
+  const spec::SampledToken open = Sample(logits, params);
+  const spec::SampledToken under = SampleUnder(MaskOf({9}, 200), logits, params);
+  EXPECT_EQ(under.token, 9);
+  ASSERT_EQ(under.top.size(), open.top.size());
+  for (std::size_t i = 0; i < open.top.size(); ++i) {
+    EXPECT_EQ(under.top[i].token, open.top[i].token);
+    EXPECT_EQ(under.top[i].logprob, open.top[i].logprob);
+  }
+  EXPECT_TRUE(std::isfinite(under.logprob));
+}
+
+TEST(SamplerMaskTest, NothingAllowedFailsTheRow) {
+  EXPECT_EQ(SampleUnder(MaskOf({}, 64), RandomLogits(64, 1), Greedy()).token, -1);
+  SamplingParams params;
+  params.allowed_tokens = {1, 2};
+  EXPECT_EQ(SampleUnder(MaskOf({3}, 64), RandomLogits(64, 1), params).token, -1);
+}
+
+TEST(SamplerMaskTest, AMaskThatAllowsAllChangesNothing) {
+  for (std::int64_t position = 0; position < 50; ++position) {
+    const std::vector<float> logits = RandomLogits(500, static_cast<std::uint32_t>(position));
+    EXPECT_EQ(SampleUnder(spec::TokenMask{}, logits, With({.top_p = 0.8}), position).token,
+              Sample(logits, With({.top_p = 0.8}), {}, 0, position).token);
+  }
+}
+
+TEST(SamplerMaskTest, AllowedTokensRestrictEverySample) {
+  SamplingParams params;
+  params.allowed_tokens = {3, 30, 61};
+  std::map<std::int32_t, int> seen;
+  for (std::int64_t position = 0; position < 300; ++position) {
+    ++seen[Sample(RandomLogits(64, 1, 0.5), params, {}, 0, position).token];
+  }
+  ASSERT_EQ(seen.size(), 3U);
+  EXPECT_TRUE(seen.contains(3) && seen.contains(30) && seen.contains(61));
+}
+
+TEST(SamplerMaskTest, BadWordsAreNotCompletedInTheOutput) {
+  std::vector<float> logits(16, 0.0F);
+  logits[5] = 3;
+  logits[6] = 2;
+  SamplingParams params = Greedy();
+  params.bad_words = {{5}};
+  EXPECT_EQ(Sample(logits, params).token, 6);
+  params.bad_words = {{1, 2, 5}};
+  EXPECT_EQ(Sample(logits, params, {9, 1, 2}, 1, 3).token, 6);
+  EXPECT_EQ(Sample(logits, params, {1, 2}, 2, 2).token, 5) << "the prompt does not count";
+  EXPECT_EQ(Sample(logits, params, {9, 2, 1}, 1, 3).token, 5);
+  // Tokens that come one by one count like those of a replay.
+  SamplingState grown(params, std::vector<std::int32_t>{9}, 1);
+  grown.AddOutput(1);
+  grown.AddOutput(2);
+  spec::SampledToken out;
+  SampleToken(logits, grown, 3, nullptr, &out);
+  EXPECT_EQ(out.token, 6);
+}
+
+TEST(SamplerMaskTest, EndTokensWaitForMinTokensUnlessNothingElseIsLeft) {
+  std::vector<float> logits(16, 0.0F);
+  logits[5] = 3;
+  logits[6] = 2;
+  SamplingParams params = Greedy();
+  params.min_tokens = 2;
+  params.end_tokens = {5};
+  EXPECT_EQ(Sample(logits, params, {9}, 1, 1).token, 6);
+  EXPECT_EQ(Sample(logits, params, {9, 6}, 1, 2).token, 6);
+  EXPECT_EQ(Sample(logits, params, {9, 6, 6}, 1, 3).token, 5);
+  EXPECT_EQ(SampleUnder(MaskOf({5}, 16), logits, params).token, 5);
 }
 
 }  // namespace
