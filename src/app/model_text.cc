@@ -118,6 +118,7 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
                 MakeTemplate(model.tokenizer, text_config, specials, config.chat_template));
   served->specials = specials;
   served->trust_request_chat_template = config.trust_request_chat_template;
+  served->grammars = std::make_shared<text::GrammarCache>(served->tokenizer, model.spec.eos_ids);
   served->names = config.served_model_name;
   if (served->names.empty()) {
     served->names.push_back(config.model);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/core/generate_params.h"
 
+#include "api/core/constraint.h"
 #include "base/error.h"
 
 #include <nlohmann/json.hpp>
@@ -41,13 +42,11 @@ bool EmptyString(const Json& value) {
   return value.is_string() && value.get_ref<const std::string&>().empty();
 }
 bool One(const Json& value) { return value.is_number() && value.get<double>() == 1; }
-bool PlainText(const Json& value) { return value.is_object() && value.value("type", "") == "text"; }
 bool NoTool(const Json& value) { return value == "none" || value == "auto"; }
 bool TextOnly(const Json& value) { return value == Json::array({"text"}); }
 bool UsualTier(const Json& value) { return value == "auto" || value == "default"; }
 
 constexpr Refused kRefused[] = {
-    {"response_format", PlainText},
     {"tools", Empty},
     {"tool_choice", NoTool},
     {"functions", Empty},
@@ -56,20 +55,8 @@ constexpr Refused kRefused[] = {
     {"best_of", One},
     {"use_beam_search", False},
     {"length_penalty", One},
-    {"guided_json", Never},
-    {"guided_regex", Never},
-    {"guided_choice", Never},
-    {"guided_grammar", Never},
-    {"structured_outputs", Never},
-    {"structural_tag", Never},
-    {"regex", Never},
-    {"ebnf", Never},
-    {"grammar", Never},
-    {"json_schema", Never},
     {"prompt_logprobs", Never},
     {"prompt_embeds", Never},
-    {"allowed_token_ids", Never},
-    {"bad_words", Empty},
     {"truncate_prompt_tokens", Never},
     {"logits_processors", Empty},
     {"modalities", TextOnly},
@@ -155,6 +142,71 @@ Result<> ParseLogitBias(const ServerContext& context,
     INFERD_ASSIGN(const double amount,
                   ToReal(value, limits::kLogitBiasValue, path, fields.fault()));
     sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
+  }
+  return {};
+}
+
+Result<> ParseAllowedTokens(const ServerContext& context,
+                            const Fields& fields,
+                            spec::SamplingParams* sampling) {
+  const Json* const given = fields.Find("allowed_token_ids");
+  if (given == nullptr) {
+    return {};
+  }
+  INFERD_ASSIGN(sampling->allowed_tokens,
+                ParseIds(*given,
+                         "allowed_token_ids",
+                         context.model.vocab_size,
+                         limits::kAllowedTokenIds,
+                         fields.fault()));
+  if (sampling->allowed_tokens.empty()) {
+    return FieldError(fields.fault(),
+                      "allowed_token_ids",
+                      "allowed_token_ids is empty, so nothing could be generated");
+  }
+  std::sort(sampling->allowed_tokens.begin(), sampling->allowed_tokens.end());
+  return {};
+}
+
+// A word as it stands at a text's start and behind a space, as vLLM does: the second spelling only
+// when it differs in its first token and not in length.
+Result<> ParseBadWords(const ServerContext& context,
+                       const Fields& fields,
+                       spec::SamplingParams* sampling) {
+  const Json* const given = fields.Find("bad_words");
+  if (given == nullptr) {
+    return {};
+  }
+  Fault* const fault = fields.fault();
+  if (!given->is_array() || given->size() > limits::kBadWords) {
+    return FieldError(
+        fault, "bad_words", "bad_words must be a list of at most {} strings", limits::kBadWords);
+  }
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    const std::string path = fmt::format("bad_words[{}]", i);
+    const Json& item = (*given)[i];
+    const std::string word = item.is_string() ? item.get<std::string>() : "";
+    const std::size_t begin = word.find_first_not_of(' ');
+    if (begin == std::string::npos || word.size() > limits::kBadWordBytes) {
+      return FieldError(fault,
+                        path,
+                        "{} must be a string of 1 to {} bytes that is not blank",
+                        path,
+                        limits::kBadWordBytes);
+    }
+    std::vector<std::int32_t> plain;
+    for (const char* prefix : {"", " "}) {
+      INFERD_ASSIGN(
+          auto ids,
+          context.model.tokenizer->Encode(prefix + word.substr(begin),
+                                          {.add_special = false, .parse_special = false}));
+      const bool is_plain = *prefix == 0;
+      if (ids.empty() || (!is_plain && (ids.size() != plain.size() || ids[0] == plain[0]))) {
+        continue;
+      }
+      plain = ids;
+      sampling->bad_words.push_back(std::move(ids));
+    }
   }
   return {};
 }
@@ -255,6 +307,14 @@ Result<GenerateParams> ParseParams(const ServerContext& context, const Fields& f
   GenerateParams params = DefaultParams(context.model);
   INFERD_TRY(ParseSampling(fields, &params.sampling));
   INFERD_TRY(ParseLogitBias(context, fields, &params.sampling));
+  INFERD_TRY(ParseAllowedTokens(context, fields, &params.sampling));
+  INFERD_TRY(ParseBadWords(context, fields, &params.sampling));
+  INFERD_ASSIGN(params.grammar, ParseGrammar(context, fields));
+  if (params.grammar != nullptr && !params.sampling.allowed_tokens.empty()) {
+    return FieldError(fields.fault(),
+                      "allowed_token_ids",
+                      "allowed_token_ids cannot be combined with structured output");
+  }
   INFERD_ASSIGN(params.stop, ParseStops(fields, "stop"));
   INFERD_TRY(ParseStreaming(fields, &params));
   INFERD_ASSIGN(const auto n, fields.Int(limits::kN));
@@ -307,6 +367,9 @@ Result<> ApplyParams(const ServerContext& context,
   prototype->n = params.n;
   prototype->min_tokens = params.min_tokens;
   prototype->ignore_eos = params.ignore_eos;
+  if (params.grammar != nullptr) {
+    prototype->constraint = MakeConstraint(params.grammar, context.model.tokenizer, {});
+  }
   prototype->stop_token_ids = params.stop_token_ids;
   prototype->priority = params.priority;
   prototype->cache_salt = params.cache_salt;

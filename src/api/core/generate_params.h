@@ -8,10 +8,12 @@
 #include "api/core/generation.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+#include "text/grammar.h"
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,7 +30,9 @@ struct GenerateParams {
   std::int32_t n = 1;
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
-  bool ignore_eos = false;
+  /// What the reply must follow; null: nothing.
+  std::shared_ptr<const text::Grammar> grammar;
+  bool ignore_eos = false;    // without a grammar
   bool include_stop = false;  // include_stop_str_in_output
   bool skip_special = true;
   bool stream = false;

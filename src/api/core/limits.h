@@ -49,6 +49,9 @@ inline constexpr std::size_t kStopStrings = 16;
 inline constexpr std::size_t kStopBytes = 256;
 inline constexpr std::size_t kStopTokenIds = 1024;
 inline constexpr std::size_t kLogitBias = 1024;
+inline constexpr std::size_t kAllowedTokenIds = 1'000'000;
+inline constexpr std::size_t kBadWords = 1024;
+inline constexpr std::size_t kBadWordBytes = 256;
 inline constexpr std::size_t kSaltBytes = 256;
 inline constexpr std::size_t kDetokenizeIds = 4'000'000;
 

@@ -78,6 +78,8 @@ inline std::shared_ptr<const ServedModel> TestModel() {
       {.bos = "<s>", .eos = "</s>", .pad = std::nullopt, .unk = std::nullopt});
   INFERD_CHECK_MSG(compiled.ok(), compiled.ok() ? "" : compiled.error().message());
   model->chat_template = *std::move(compiled);
+  model->grammars =
+      std::make_shared<text::GrammarCache>(model->tokenizer, std::vector<std::int32_t>{kEos});
   model->created_s = 1'700'000'000;
   model->vocab_size = kVocab;
   return model;

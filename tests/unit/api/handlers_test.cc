@@ -177,8 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     NotYet,
     ChatFields,
-    testing::Values(Field{R"("response_format":{"type":"json_object"})", "response_format"},
-                    Field{R"("response_format":{"type":"text"})", ""},
+    testing::Values(Field{R"("response_format":{"type":"text"})", ""},
                     Field{R"("response_format":null)", ""},
                     Field{R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
                     Field{R"("tools":[])", ""},
@@ -187,12 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Field{R"("tool_choice":"required")", "tool_choice"},
                     Field{R"("tool_choice":{"type":"function","function":{"name":"f"}})",
                           "tool_choice"},
-                    Field{R"("guided_json":{})", "guided_json"},
-                    Field{R"("guided_regex":"a")", "guided_regex"},
-                    Field{R"("structured_outputs":{"choice":["a"]})", "structured_outputs"},
                     Field{R"("functions":[{"name":"f"}])", "functions"},
                     Field{R"("prompt_logprobs":1)", "prompt_logprobs"},
-                    Field{R"("allowed_token_ids":[1])", "allowed_token_ids"},
                     Field{R"("best_of":2)", "best_of"},
                     Field{R"("best_of":1)", ""},
                     Field{R"("modalities":["text","audio"])", "modalities"},
@@ -204,6 +199,56 @@ INSTANTIATE_TEST_SUITE_P(
                     Field{R"("use_beam_search":true)", "use_beam_search"},
                     Field{R"("chat_template":"{{ messages }}")", "chat_template"},
                     Field{R"("parallel_tool_calls":true)", ""}));
+
+const std::string kSchema = R"({"type":"object","properties":{"a":{"enum":["x"]}}})";
+
+INSTANTIATE_TEST_SUITE_P(
+    StructuredOutput,
+    ChatFields,
+    testing::Values(
+        Field{R"("response_format":{"type":"json_object"})", ""},
+        Field{R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,)"
+              R"("schema":)" +
+                  kSchema + "}}",
+              ""},
+        Field{R"("response_format":{"type":"json_schema","json_schema":{"name":"n"}})",
+              "response_format.json_schema.schema"},
+        Field{R"("response_format":{"type":"json_schema","json_schema":{"schema":{"not":{}}}})",
+              "response_format.json_schema.schema"},
+        Field{R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+        Field{R"("response_format":{"type":"xml"})", "response_format.type"},
+        Field{R"("response_format":"json")", "response_format"},
+        Field{R"("guided_json":)" + kSchema, ""},
+        Field{R"("guided_json":"{\"type\":\"object\"}")", ""},
+        Field{R"("guided_json":[1])", "guided_json"},
+        Field{R"("guided_regex":"a+")", ""},
+        Field{R"("guided_regex":"(a")", "guided_regex"},
+        Field{R"("guided_regex":null)", ""},
+        Field{R"("guided_choice":["a","b"])", ""},
+        Field{R"("guided_choice":[])", "guided_choice"},
+        Field{R"("guided_grammar":"start: \"a\"")", ""},
+        Field{R"("guided_grammar":"root ::= \"a\"")", ""},
+        Field{R"("guided_grammar":5)", "guided_grammar"},
+        Field{R"("structured_outputs":{"choice":["a"]})", ""},
+        Field{R"("structured_outputs":{"json":{"$ref":"http://x/y"}})", "structured_outputs.json"},
+        Field{R"("structured_outputs":{"json_object":true})", ""},
+        Field{R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice"},
+        Field{R"("structured_outputs":{"regex":"a","whitespace_pattern":" "})",
+              "structured_outputs.whitespace_pattern"},
+        Field{R"("structured_outputs":[])", "structured_outputs"},
+        Field{R"("guided_regex":"a","response_format":{"type":"json_object"})", "guided_regex"},
+        Field{R"("guided_regex":"a","response_format":{"type":"text"})", ""},
+        Field{R"("structured_outputs":{"structural_tag":{"structures":[{"begin":"<a>","schema":{},)"
+              R"("end":"</a>"}],"triggers":["<a"]}})",
+              ""},
+        Field{R"("allowed_token_ids":[1,5])", ""},
+        Field{R"("allowed_token_ids":[])", "allowed_token_ids"},
+        Field{R"("allowed_token_ids":[261])", "allowed_token_ids[0]"},
+        Field{R"("allowed_token_ids":[1],"guided_regex":"a")", "allowed_token_ids"},
+        Field{R"("bad_words":["a","b c"])", ""},
+        Field{R"("bad_words":[])", ""},
+        Field{R"("bad_words":["a",""])", "bad_words[1]"},
+        Field{R"("bad_words":"a")", "bad_words"}));
 
 struct Messages {
   std::string json;

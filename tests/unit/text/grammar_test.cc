@@ -252,6 +252,16 @@ TEST_F(GrammarTest, PatternsOfJsonSchema) {
   Expect(GrammarKind::kJsonSchema, pattern("a/b"), {"\"xa/by\""}, {"\"ab\""});
   Expect(GrammarKind::kJsonSchema, pattern(R"(^\\u0041\\x42[\\cA-z]$)"), {"\"ABz\""}, {"\"ab1}\""});
   Expect(GrammarKind::kJsonSchema, pattern("^(?<n>a)(?:b)?$"), {"\"a\"", "\"ab\""}, {"\"b\""});
+  // What a set leaves out stays out in its escaped spelling.
+  for (const char* set :
+       {R"([^\"])", R"([\u0000-!#-~])", R"([^\"\\\\\n])", R"([^\"\n])", R"([\\x00-!])"}) {
+    Expect(GrammarKind::kJsonSchema,
+           pattern(std::string("^") + set + "{1,3}$"),
+           {"\"!\""},
+           {R"("\"")"});
+  }
+  Expect(GrammarKind::kJsonSchema, pattern(R"(^[^\\\\]+$)"), {R"("\"")"}, {R"("\\")"});
+  Expect(GrammarKind::kJsonSchema, pattern(R"(^\\W$)"), {R"("\"")", R"("\n")"}, {"\"a\""});
   Expect(GrammarKind::kJsonSchema, pattern("^{a}$"), {"\"{a}\""}, {"\"a\""});
 }
 

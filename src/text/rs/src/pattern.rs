@@ -12,6 +12,10 @@ const SPACE: &str =
 /// What some dialects count as white space beyond SPACE; \S keeps away from those too.
 const DOUBTFUL_SPACE: &str = r"\x1C-\x1F\x{85}\x{FEFF}";
 const MAX_REPEAT: u32 = 10_000;
+/// Kept out of everything a pattern can match. The matcher's library spells a set inside a JSON
+/// string wrongly when the set holds all control characters: it then lets \" and \\ in, too.
+const NEVER: char = '\x1F';
+const EXCEPT_NEVER: &str = r"--[\x1F]]";
 
 type Input<'a> = Peekable<Chars<'a>>;
 
@@ -24,7 +28,7 @@ pub fn translate(pattern: &str) -> Result<String, String> {
             '\\' => out.push_str(&escape_outside_class(&mut input)?),
             '[' => out.push_str(&class(&mut input)?),
             '(' => out.push_str(&group(&mut input)?),
-            '.' => out.push_str(r"[^\n\r\x{2028}\x{2029}]"),
+            '.' => out.push_str(r"[^\n\r\x1F\x{2028}\x{2029}]"),
             '{' => match repeat_counts(&input)? {
                 Some((text, length)) => {
                     out.push_str(&text);
@@ -38,10 +42,15 @@ pub fn translate(pattern: &str) -> Result<String, String> {
                 refuse_possessive(&mut input)?;
             }
             '^' | '$' | '|' | ')' => out.push(c),
+            NEVER => return Err(never()),
             other => push_literal(other, &mut out),
         }
     }
     Ok(out)
+}
+
+fn never() -> String {
+    "the control character U+001F".into()
 }
 
 /// A pattern that matches exactly `text`.
@@ -194,9 +203,9 @@ fn escaped_char(c: char, input: &mut Input) -> Result<Option<char>, String> {
 fn escaped_class(c: char, input: &mut Input) -> Result<String, String> {
     Ok(match c {
         'd' => DIGITS.into(),
-        'D' => format!("[^{DIGITS}]"),
+        'D' => format!(r"[^{DIGITS}\x1F]"),
         'w' => WORD.into(),
-        'W' => format!("[^{WORD}]"),
+        'W' => format!(r"[^{WORD}\x1F]"),
         's' => SPACE.into(),
         'S' => format!("[^{SPACE}{DOUBTFUL_SPACE}]"),
         _ => {
@@ -212,12 +221,13 @@ fn escaped_class(c: char, input: &mut Input) -> Result<String, String> {
 fn escape_outside_class(input: &mut Input) -> Result<String, String> {
     let c = input.next().ok_or("a backslash at the end")?;
     match escaped_char(c, input)? {
+        Some(NEVER) => Err(never()),
         Some(c) => {
             let mut out = String::new();
             push_literal(c, &mut out);
             Ok(out)
         }
-        None => Ok(format!("[{}]", escaped_class(c, input)?)),
+        None => Ok(format!("[[{}]{EXCEPT_NEVER}", escaped_class(c, input)?)),
     }
 }
 
@@ -245,7 +255,7 @@ fn class(input: &mut Input) -> Result<String, String> {
     if negated {
         input.next();
     }
-    let mut out = String::from(if negated { "[^" } else { "[" });
+    let mut out = String::from(if negated { r"[^\x1F" } else { "[[" });
     let mut empty = true;
     loop {
         let c = input.next().ok_or("a character class without its end")?;
@@ -282,11 +292,14 @@ fn class(input: &mut Input) -> Result<String, String> {
     }
     if empty {
         return if negated {
-            Ok("(?s:.)".into())
+            Ok(r"[^\x1F]".into())
         } else {
             Err("an empty character class []".into())
         };
     }
     out.push(']');
+    if !negated {
+        out.push_str(EXCEPT_NEVER);
+    }
     Ok(out)
 }
