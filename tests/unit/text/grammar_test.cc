@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <random>
-#include <set>
 
 namespace inferd::text {
 namespace {
@@ -414,6 +413,117 @@ TEST_F(GrammarTest, LimitsHold) {
   }
   ASSERT_FALSE(filled.ok());
   EXPECT_THAT(filled.error().message(), HasSubstr("the grammar cannot go on"));
+}
+
+/// Sources made to exhaust stack or time of a careless compiler.
+TEST_F(GrammarTest, HostileSourcesAreRefusedOrCompiled) {
+  const auto repeat = [](std::string_view text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) {
+      out += text;
+    }
+    return out;
+  };
+  const auto chain = [](int count, auto rule) {
+    std::string out;
+    for (int i = 0; i < count; ++i) {
+      out += rule(i, i + 1);
+    }
+    return out;
+  };
+  const std::vector<std::pair<GrammarKind, std::string>> sources = {
+      {GrammarKind::kGrammar, "start: " + repeat("(", 100'000) + "\"a\""},
+      {GrammarKind::kGrammar, "start: A\nA: " + repeat("~ ", 100'000) + "\"a\""},
+      {GrammarKind::kGrammar,
+       "start: r0\n" +
+           chain(50'000, [](int a, int b) { return fmt::format("r{}: \"a\" r{}\n", a, b); })},
+      {GrammarKind::kGrammar,
+       "start: r0\n" +
+           chain(4'900, [](int a, int b) { return fmt::format("r{}: \"a\" r{}\n", a, b); }) +
+           "r4900: \"b\""},
+      {GrammarKind::kGrammar, "root ::= " + repeat("(", 100'000) + "\"a\""},
+      {GrammarKind::kGrammar,
+       "root ::= r0\n" +
+           chain(20'000, [](int a, int b) { return fmt::format("r{} ::= \"a\" r{}\n", a, b); })},
+      {GrammarKind::kRegex, repeat("(", 50'000) + repeat(")", 50'000)},
+      {GrammarKind::kRegex, repeat("a", 200'000)},
+      {GrammarKind::kRegex, repeat("(a?){99}", 2'000)},
+      {GrammarKind::kJsonSchema, repeat("[", 100'000)},
+      {GrammarKind::kJsonSchema, repeat(R"({"items":)", 100'000)},
+      {GrammarKind::kJsonSchema,
+       R"({"$ref":"#/$defs/r0","$defs":{)" +
+           chain(1'900,
+                 [](int a, int b) {
+                   return fmt::format(
+                       R"("r{}":{{"anyOf":[{{"type":"null"}},{{"$ref":"#/$defs/r{}"}}]}},)", a, b);
+                 }) +
+           R"("r1900":{"type":"null"}}})"},
+      {GrammarKind::kJsonSchema,
+       R"({"patternProperties":{)" +
+           chain(2'000, [](int a, int) { return fmt::format(R"("^x{}":{{}},)", a); }) +
+           R"("z":{}}})"},
+      {GrammarKind::kJsonSchema, R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/a"}}})"},
+  };
+  for (const auto& [kind, source] : sources) {
+    const auto grammar = Grammar::Compile(*vocabulary_, kind, source, {});
+    if (!grammar.ok()) {
+      EXPECT_EQ(grammar.error().code(), Code::kInvalidArgument) << grammar.error().message();
+      EXPECT_LT(grammar.error().message().size(), 2'100U) << source.substr(0, 60);
+      continue;
+    }
+    auto matcher = (*grammar)->NewMatcher();
+    ASSERT_TRUE(matcher.ok());
+    std::vector<std::uint32_t> words(16);
+    (void)matcher->FillMask(words).ok();  // May be too costly, must not crash.
+  }
+}
+
+/// Cut and mangled sources give a grammar or InvalidArgument, nothing else.
+TEST_F(GrammarTest, MangledSourcesNeverBreakTheCompiler) {
+  const std::vector<std::pair<GrammarKind, std::string>> seeds = {
+      {GrammarKind::kJsonSchema,
+       R"j({"type":"object","properties":{"a":{"$ref":"#/$defs/x"},"b":{"type":["string","null"],
+           "pattern":"^(a|b)[^c]+$","maxLength":5}},"required":["a"],"oneOf":[{"minProperties":1}],
+           "$defs":{"x":{"enum":[1,"y",null]}},"additionalProperties":{"type":"integer","minimum":3}})j"},
+      {GrammarKind::kRegex, R"(^(?:[a-z\d]{2,3}|\u0041+?)\s*[^"\]]$)"},
+      {GrammarKind::kGrammar,
+       "start: A (b | \"c\"i)* %json {\"type\":\"null\"}\nA: /[0-9]+/\nb: A? <[3]>\n"},
+      {GrammarKind::kGrammar,
+       "root ::= (a | \"b\")* [^x-z]+ # c\na ::= \"\\x41\" root{1,2} | \"\""},
+      {GrammarKind::kChoice, R"(["a","b\n",""])"},
+      {GrammarKind::kStructuralTag,
+       R"({"structures":[{"begin":"<a>","schema":{"type":"null"},"end":"</a>"}],"triggers":["<a"]})"},
+  };
+  std::mt19937 random(5);
+  for (const auto& [kind, seed] : seeds) {
+    for (int i = 0; i < 150; ++i) {
+      std::string source = seed;
+      for (std::uint32_t change = 0; change <= random() % 3; ++change) {
+        const std::size_t at = random() % source.size();
+        switch (random() % 4) {
+          case 0:
+            source.resize(std::max<std::size_t>(at, 1));
+            break;
+          case 1:
+            source[at] = static_cast<char>(random() % 256);
+            break;
+          case 2:
+            source.erase(at, 1 + random() % 5);
+            break;
+          default:
+            source.insert(at, seed.substr(random() % seed.size(), 8));
+        }
+        if (source.empty()) {
+          source = "x";
+        }
+      }
+      const auto grammar = Grammar::Compile(*vocabulary_, kind, source, {});
+      if (!grammar.ok()) {
+        EXPECT_EQ(grammar.error().code(), Code::kInvalidArgument) << source << "\n"
+                                                                  << grammar.error().message();
+      }
+    }
+  }
 }
 
 TEST_F(GrammarTest, AVocabularyNeedsAnEndToken) {

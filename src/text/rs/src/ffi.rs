@@ -105,6 +105,17 @@ pub unsafe fn give<T>(out: *mut Owned<T>, values: Vec<T>) {
     (*out).put(values);
 }
 
+/// Messages quote what they are about, which may be a megabyte.
+fn shortened(mut message: String) -> String {
+    const MAX_BYTES: usize = 2000;
+    if message.len() > MAX_BYTES {
+        let cut = (0..=MAX_BYTES).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+        message.truncate(cut);
+        message.push_str("...");
+    }
+    message
+}
+
 /// Runs `body`; an error or a panic becomes a code and a message.
 ///
 /// # Safety
@@ -122,6 +133,6 @@ pub unsafe fn guard(error: *mut Buffer, body: impl FnOnce() -> Result<(), Failur
             Failure { code: INTERNAL, message: format!("a text library panicked: {text}") }
         }
     };
-    give(error, failure.message.into_bytes());
+    give(error, shortened(failure.message).into_bytes());
     failure.code
 }

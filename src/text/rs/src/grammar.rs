@@ -15,6 +15,11 @@ use crate::token_table::SPECIAL;
 use crate::tokenizer::TokenizerHandle;
 use crate::{gbnf, pattern, structural_tag};
 
+/// The libraries recurse along rules and nested groups, of which MAX_RULES and MAX_NESTING are the
+/// bounds, with some ten KiB of stack each.
+const COMPILE_STACK_BYTES: usize = 256 << 20;
+const MAX_RULES: usize = 5_000;
+const MAX_NESTING: usize = 100;
 /// The trie stores depths in ten bits.
 const MAX_TOKEN_BYTES: usize = 1000;
 
@@ -91,7 +96,26 @@ impl GrammarEnv {
         Ok(Self { factory, vocab_size })
     }
 
+    /// On a thread of its own, whose stack is large enough for every source within the limits.
     pub fn compile(
+        &self,
+        kind: Kind,
+        source: &str,
+        limits: &RawLimits,
+    ) -> Result<Grammar, Failure> {
+        std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .stack_size(COMPILE_STACK_BYTES)
+                .spawn_scoped(scope, || self.compile_here(kind, source, limits))
+                .map_err(internal)?
+                .join()
+                .map_err(|_| {
+                    Failure::invalid("the grammar cannot be used: it breaks the compiler")
+                })?
+        })
+    }
+
+    fn compile_here(
         &self,
         kind: Kind,
         source: &str,
@@ -174,11 +198,74 @@ fn parse(kind: Kind, source: &str) -> Result<Parsed, Failure> {
         Kind::Grammar if gbnf::is_gbnf(source) => {
             plain(TopLevelGrammar::from_lark(gbnf::to_lark(source)?))
         }
-        Kind::Grammar => plain(TopLevelGrammar::from_lark(source.to_string())),
+        Kind::Grammar => {
+            check_lark(source)?;
+            plain(TopLevelGrammar::from_lark(source.to_string()))
+        }
         Kind::StructuralTag => {
             plain(TopLevelGrammar::from_lark(structural_tag::to_lark(&json(source)?)?))
         }
     }
+}
+
+/// Bounds on what the Lark compiler recurses along. Texts and expressions are stepped over.
+fn check_lark(source: &str) -> Result<(), Failure> {
+    let mut nesting = 0usize;
+    let mut rules = 0;
+    let mut negations = 0; // in a row
+    let bytes = source.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let skipped = match bytes[at] {
+            b'/' if bytes.get(at + 1) == Some(&b'/') => {
+                bytes[at..].iter().position(|b| *b == b'\n')
+            }
+            quote @ (b'"' | b'/') => end_of_quoted(&bytes[at + 1..], quote).map(|end| end + 1),
+            b'(' | b'[' | b'{' => {
+                nesting += 1;
+                None
+            }
+            b')' | b']' | b'}' => {
+                nesting = nesting.saturating_sub(1);
+                None
+            }
+            b':' => {
+                rules += 1;
+                None
+            }
+            _ => None,
+        };
+        match bytes[at] {
+            b'~' => negations += 1,
+            b' ' | b'\t' | b'\n' | b'\r' => {}
+            _ => negations = 0,
+        }
+        if nesting > MAX_NESTING || negations > MAX_NESTING {
+            return Err(Failure::invalid(format!(
+                "grammar: groups are nested more than {MAX_NESTING} deep"
+            )));
+        }
+        at += skipped.unwrap_or(0) + 1;
+    }
+    if rules > MAX_RULES {
+        return Err(Failure::invalid(format!("grammar: it has more than {MAX_RULES} rules")));
+    }
+    Ok(())
+}
+
+/// Where a quoted text ends; None when it does not end on its line.
+fn end_of_quoted(bytes: &[u8], quote: u8) -> Option<usize> {
+    let mut escaped = false;
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            b'\n' => return None,
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            _ if byte == quote => return Some(at),
+            _ => {}
+        }
+    }
+    None
 }
 
 pub struct Grammar {

@@ -15,6 +15,10 @@ use crate::schema_oneof::all_disjoint;
 
 const MAX_DEPTH: usize = 64;
 const MAX_NODES: usize = 20_000;
+/// Places that references lead to.
+const MAX_TARGETS: usize = 2_000;
+/// The compiler compares each pattern of an object with each other.
+const MAX_PATTERN_PROPERTIES: usize = 32;
 
 const UNSUPPORTED: [&str; 19] = [
     "not",
@@ -259,6 +263,9 @@ impl Checker<'_> {
             return Ok(json!("#"));
         }
         let next = self.queue.len();
+        if next >= MAX_TARGETS {
+            return self.fail(at, format!("references lead to more than {MAX_TARGETS} places"));
+        }
         let index = *self.defs.entry(pointer.clone()).or_insert(next);
         if index == next {
             self.queue.push(pointer);
@@ -287,6 +294,9 @@ impl Checker<'_> {
         let Some(map) = value.as_object() else {
             return self.fail(at, "it must be an object of schemas");
         };
+        if map.len() > MAX_PATTERN_PROPERTIES {
+            return self.fail(at, format!("it has more than {MAX_PATTERN_PROPERTIES} patterns"));
+        }
         let mut out = Map::new();
         for (name, schema) in map {
             let here = format!("{at}/{}", escape_pointer(name));
