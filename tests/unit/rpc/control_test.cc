@@ -89,6 +89,48 @@ class ControlTest : public testing::Test {
   std::string UnixAddress() const { return "unix:" + folder_ + "/control.sock"; }
   std::string TcpAddress() const { return "127.0.0.1:" + std::to_string(server_->tcp_port()); }
 
+  /// Every form of a mask, and what a row says about its samples.
+  static void ExpectMasksArrive(Peer& peer, ControlClient& client) {
+    using Kind = spec::TokenMask::Kind;
+    for (const Kind kind : {Kind::kAll, Kind::kOnly, Kind::kAllBut, Kind::kBits}) {
+      spec::TokenMask mask;
+      mask.generation = 3;
+      mask.step = 12;
+      mask.group = 1;
+      mask.row = 4;
+      mask.kind = kind;
+      mask.tokens = {1, 70'000};
+      mask.bits = {0x80000001U, 0x12345678U};
+      ASSERT_TRUE(peer.Send(mask));
+      Result<ToWorker> received = client.Receive();
+      ASSERT_TRUE(received.ok());
+      const auto& got = std::get<spec::TokenMask>(*received);
+      EXPECT_EQ(got.generation, 3U);
+      EXPECT_EQ(got.step, 12);
+      EXPECT_EQ(got.group, 1);
+      EXPECT_EQ(got.row, 4);
+      EXPECT_EQ(got.kind, kind);
+      EXPECT_EQ(got.tokens, mask.tokens);
+      EXPECT_EQ(got.bits, mask.bits);
+    }
+    spec::StepPlan plan;
+    spec::OpenRow& open = plan.open_rows.emplace_back();
+    open.constrained = true;
+    open.sampling.allowed_tokens = {3, 5};
+    open.sampling.bad_words = {{7}, {8, 9}};
+    open.sampling.min_tokens = 6;
+    open.sampling.end_tokens = {2};
+    ASSERT_TRUE(peer.Send(plan));
+    Result<ToWorker> received = client.Receive();
+    ASSERT_TRUE(received.ok());
+    const spec::OpenRow& got = std::get<spec::StepPlan>(*received).open_rows.at(0);
+    EXPECT_TRUE(got.constrained);
+    EXPECT_EQ(got.sampling.allowed_tokens, open.sampling.allowed_tokens);
+    EXPECT_EQ(got.sampling.bad_words, open.sampling.bad_words);
+    EXPECT_EQ(got.sampling.min_tokens, 6);
+    EXPECT_EQ(got.sampling.end_tokens, open.sampling.end_tokens);
+  }
+
   void RoundTrip(const std::string& address) {
     Hello hello;
     hello.worker_id = 7;
@@ -110,6 +152,7 @@ class ControlTest : public testing::Test {
     ASSERT_EQ(got.work.size(), 1U);
     EXPECT_EQ(got.work[0].input_step, 10);
     EXPECT_EQ(got.work[0].new_pages, std::vector<std::int32_t>{4});
+    ExpectMasksArrive(*peer, **client);
     spec::StepResult result;
     result.step = 11;
     result.sampled.push_back(
