@@ -22,6 +22,9 @@ struct SequenceRequest {
   /// Output tokens at most; the scheduler lowers it to what max_model_len and the KV pool leave. 0:
   /// only run the prompt (for prompt logprobs), then end with kLength.
   std::int64_t max_tokens = 16;
+  /// The event before the last carries the final hidden state of the prompt's last position;
+  /// max_tokens must be 0.
+  bool embed = false;
   std::int64_t min_tokens = 0;  // end tokens do not end the sequence before this many
   bool ignore_eos = false;      // eos_tokens do not end it; stop_tokens still do
   /// Each of its samples needs a token mask (MaskRequest). The masks decide when end tokens may
@@ -80,6 +83,7 @@ struct TokenEvent {
   /// position once, in order.
   std::int64_t prompt_first = 0;
   std::vector<spec::SampledToken> prompt_logprobs;
+  std::vector<float> embedding;  // [hidden]
   std::optional<Error> error;
 };
 

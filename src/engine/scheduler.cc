@@ -51,6 +51,9 @@ Result<> Scheduler::Impl::Validate(const SequenceRequest& request) const {
   if (request.max_tokens < 0) {
     return InvalidArgument("max_tokens is {}; it must be 0 or more", request.max_tokens);
   }
+  if (request.embed && request.max_tokens != 0) {
+    return InvalidArgument("an embedding has no output, but max_tokens is {}", request.max_tokens);
+  }
   const std::int64_t room = request.max_tokens > 0 ? 1 : 0;
   if (num_prompt + room > options_.max_model_len) {
     return InvalidArgument(

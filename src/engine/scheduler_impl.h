@@ -133,6 +133,7 @@ class Scheduler::Impl {
   Result<> CompleteEntries(const spec::StepResult& result, const std::vector<Entry>& entries);
   void CompleteEntry(const Entry& entry, const spec::SampledToken* sampled);
   Result<> GivePromptLogprobs(const spec::StepResult& result, const std::vector<Entry>& entries);
+  Result<> GiveEmbeddings(const spec::StepResult& result, const std::vector<Entry>& entries);
   void Advance(Sequence* sequence, std::int64_t end);
   bool TakeToken(Sequence* sequence, const spec::SampledToken& sampled);
   bool EndsAt(const Sequence& sequence, std::int32_t token) const;

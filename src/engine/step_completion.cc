@@ -46,6 +46,7 @@ Result<> Scheduler::Impl::Complete(const spec::StepResult& result) {
       in_flight_[static_cast<std::size_t>(result.step - (next_step_ - num_in_flight()))];
   ++group.next_result;
   INFERD_TRY(GivePromptLogprobs(result, step.groups[group_index]));
+  INFERD_TRY(GiveEmbeddings(result, step.groups[group_index]));
   INFERD_TRY(CompleteEntries(result, step.groups[group_index]));
   --step.num_left;
   while (!in_flight_.empty() && in_flight_.front().num_left == 0) {
@@ -155,6 +156,27 @@ Result<> Scheduler::Impl::GivePromptLogprobs(const spec::StepResult& result,
     event.prompt_first = sequence->prompt_logprobs_given;
     event.prompt_logprobs.assign(part.tokens.begin() + known, part.tokens.end());
     sequence->prompt_logprobs_given = end;
+  }
+  return {};
+}
+
+Result<> Scheduler::Impl::GiveEmbeddings(const spec::StepResult& result,
+                                         const std::vector<Entry>& entries) {
+  for (const spec::RowEmbedding& embedding : result.embeddings) {
+    const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
+      return e.row == embedding.row && e.sequence->request.embed;
+    });
+    if (entry == entries.end()) {
+      return Internal("group {} gave an embedding for row {}, of which step {} asks none",
+                      result.group,
+                      embedding.row,
+                      result.step);
+    }
+    if (entry->sequence->state != SequenceState::kFinished) {
+      TokenEvent& event = events_.emplace_back();
+      event.id = entry->sequence->request.id;
+      event.embedding = embedding.values;
+    }
   }
   return {};
 }

@@ -236,6 +236,7 @@ void Scheduler::Impl::EmitWork(Sequence* sequence,
   }
   stats_.prompt_tokens +=
       std::max<std::int64_t>(0, std::min(end, sequence->num_prompt) - sequence->next_position);
+  work.embed = sequence->request.embed && end == sequence->num_prompt;
   sequence->next_position = end;
   sequence->last_step = next_step_;
   ++sequence->outstanding;

@@ -41,7 +41,8 @@ struct OutputEvent {
   std::int32_t cached_tokens =
       0;  // prompt tokens served from the prefix cache; with the first event
   std::vector<spec::SampledToken> prompt_logprobs;  // complete, with the choice's first event
-  std::optional<Error> error;                       // with kError
+  std::vector<float> embedding;  // with the end of a request for one: [hidden], not normalised
+  std::optional<Error> error;    // with kError
 };
 
 /// Receives all events of one step that belong to one I/O thread, in order. Called on an engine
@@ -75,6 +76,7 @@ struct GenerateRequest {
   spec::SamplingParams sampling;
   std::int32_t n = 1;  // choices; choice i uses seed + i
   std::int32_t max_tokens = 0;
+  bool embed = false;  // the prompt's embedding is asked for; max_tokens is 0
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;                            // without a constraint
   std::shared_ptr<const TokenConstraint> constraint;  // null: any token

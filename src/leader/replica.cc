@@ -166,6 +166,7 @@ void Replica::Handle(SubmitEvent& event) {
       sequence.sampling.prompt_logprobs = -1;  // The first choice's serve all.
     }
     sequence.max_tokens = request.max_tokens;
+    sequence.embed = request.embed;
     sequence.min_tokens = request.min_tokens;
     sequence.ignore_eos = request.ignore_eos;
     sequence.constrained = request.constraint != nullptr;

@@ -31,7 +31,7 @@ std::uint64_t SequenceTable::Add(const GenerateRequest& request, std::int64_t co
   Stream stream{request.stream, request.sink, request.n, cost_tokens, {}};
   for (std::int32_t choice = 0; choice < request.n; ++choice) {
     const std::uint64_t id = next_sequence_++;
-    sequences_.emplace(id, Sequence{key, choice, {}});
+    sequences_.emplace(id, Sequence{key, choice, {}, {}});
     stream.sequences.push_back(id);
   }
   by_name_[request.stream].push_back(key);
@@ -85,9 +85,12 @@ void SequenceTable::Take(std::vector<engine::TokenEvent>& events) {
     for (spec::SampledToken& token : event.prompt_logprobs) {
       sequence.prompt_logprobs.push_back(std::move(token));
     }
+    if (!event.embedding.empty()) {
+      sequence.embedding = std::move(event.embedding);
+    }
     const bool ends = event.finish != engine::FinishReason::kNone;
     if (event.token < 0 && !ends) {
-      continue;  // Only a part of the prompt's logprobs: they go out with the first token.
+      continue;  // Parts of what goes out with the first token or the end.
     }
     const Stream& stream = streams_.at(sequence.stream);
     OutputEvent& out = Stage(stream.sink);
@@ -104,6 +107,8 @@ void SequenceTable::Take(std::vector<engine::TokenEvent>& events) {
     out.cached_tokens = static_cast<std::int32_t>(event.num_cached_tokens);
     out.prompt_logprobs = std::move(sequence.prompt_logprobs);
     sequence.prompt_logprobs.clear();
+    out.embedding = std::move(sequence.embedding);
+    sequence.embedding.clear();
     out.error = std::move(event.error);
     if (ends) {
       const Sequence ended = std::move(sequence);

@@ -54,6 +54,7 @@ class SequenceTable {
     std::uint64_t stream = 0;
     std::int32_t choice = 0;
     std::vector<spec::SampledToken> prompt_logprobs;  // gathered until the first token
+    std::vector<float> embedding;                     // until the end
   };
   struct Batch {
     EventSink* sink = nullptr;

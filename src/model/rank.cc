@@ -86,6 +86,7 @@ class RankImpl final : public Rank {
   Result<> ReceiveIds(std::int64_t through_step);
   Result<> GatherInputs(std::int64_t step);
   Result<> SendHidden();
+  void ListEmbeddings(spec::StepResult* result) const;
   void ListLogits(spec::StepResult* result);
   Result<> Sample(spec::StepResult* result);
   Result<> AwaitMasks(std::size_t begin, std::size_t end);
@@ -193,6 +194,9 @@ Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan
     return std::optional<spec::StepResult>();
   }
   spec::StepResult result;
+  if (plan_.is_sampler()) {
+    ListEmbeddings(&result);
+  }
   ListLogits(&result);
   INFERD_TRY(Sample(&result));
   if (!plan_.is_sampler()) {
@@ -241,6 +245,17 @@ Result<> RankImpl::SendHidden() {
     return {};
   }
   return comms_.pp->Send(std::as_bytes(shard_->hidden(batch_.rows())), plan_.stage + 1);
+}
+
+void RankImpl::ListEmbeddings(spec::StepResult* result) const {
+  const auto work = rows_.work();
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    if (work[i]->embed) {
+      const auto last =
+          static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
+      result->embeddings.push_back({work[i]->row, plan_.group, shard_->FinalHidden(last)});
+    }
+  }
 }
 
 // Sampled rows first: their ids are what the next step waits for.

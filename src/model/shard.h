@@ -57,6 +57,10 @@ class Shard {
   Result<float*> Logits(std::span<const std::int32_t> rows);
   std::int64_t max_logit_rows() const { return max_logit_rows_; }
 
+  /// The hidden state of one row of the last Forward, after the final norm: [hidden]. Only where
+  /// the head is; not collective.
+  std::vector<float> FinalHidden(std::int32_t row) const;
+
   KvCache& kv() { return kv_; }
   std::int64_t activation_bytes() const;
   std::int64_t weight_bytes() const { return weights_.bytes; }

@@ -39,6 +39,22 @@ Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
   return all;
 }
 
+std::vector<float> Shard::FinalHidden(std::int32_t row) const {
+  INFERD_CHECK(plan_.has_head);
+  const auto hidden = static_cast<std::size_t>(model_.hidden_size);
+  const float* const x = x_ + static_cast<std::size_t>(row) * hidden;
+  double squares = 0;
+  for (std::size_t i = 0; i < hidden; ++i) {
+    squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + model_.norm_eps);
+  std::vector<float> values(hidden);
+  for (std::size_t i = 0; i < hidden; ++i) {
+    values[i] = static_cast<float>(x[i] * scale * weights_.final_norm[i]);
+  }
+  return values;
+}
+
 void Shard::Softcap(float* logits, std::int64_t rows) {
   constexpr std::int64_t kPiece = 4096;
   struct Context {

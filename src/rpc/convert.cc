@@ -142,6 +142,7 @@ void Put(const spec::StepPlan& plan, v1::StepPlan* proto) {
     item->set_start(work.start);
     item->set_count(work.count);
     item->set_sample(work.sample);
+    item->set_embed(work.embed);
     item->set_input_step(work.input_step);
     item->mutable_new_pages()->Add(work.new_pages.begin(), work.new_pages.end());
     item->set_reset_pages(work.reset_pages);
@@ -176,6 +177,12 @@ void Put(const spec::StepResult& result, v1::StepResult* proto) {
     for (const spec::SampledToken& token : prompt.tokens) {
       Put(token, item->add_tokens());
     }
+  }
+  for (const spec::RowEmbedding& embedding : result.embeddings) {
+    v1::RowEmbedding* item = proto->add_embeddings();
+    item->set_row(embedding.row);
+    item->set_group(embedding.group);
+    item->mutable_values()->Add(embedding.values.begin(), embedding.values.end());
   }
   proto->set_compute_ns(result.compute_ns);
   proto->mutable_expert_tokens()->Add(result.expert_tokens.begin(), result.expert_tokens.end());
@@ -340,6 +347,7 @@ Result<spec::StepPlan> Get(const v1::StepPlan& proto) {
     work.start = item.start();
     work.count = item.count();
     work.sample = item.sample();
+    work.embed = item.embed();
     work.input_step = item.input_step();
     work.new_pages.assign(item.new_pages().begin(), item.new_pages().end());
     work.reset_pages = item.reset_pages();
@@ -383,6 +391,10 @@ spec::StepResult Get(const v1::StepResult& proto) {
     for (const v1::SampledToken& token : item.tokens()) {
       prompt.tokens.push_back(Get(token));
     }
+  }
+  for (const v1::RowEmbedding& item : proto.embeddings()) {
+    result.embeddings.push_back(
+        {item.row(), item.group(), {item.values().begin(), item.values().end()}});
   }
   result.compute_ns = proto.compute_ns();
   result.expert_tokens.assign(proto.expert_tokens().begin(), proto.expert_tokens().end());

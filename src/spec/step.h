@@ -31,6 +31,7 @@ struct RowWork {
   std::int64_t start = 0;
   std::int32_t count = 0;
   bool sample = false;  // the last position's logits give a token
+  bool embed = false;   // the last position's hidden state is asked for
   /// Step whose sampled token is the input (decode); -1: all inputs are known to the row already.
   std::int64_t input_step = -1;
   /// Pages appended to the row's page table before the step.
@@ -73,6 +74,13 @@ struct PromptLogprobs {
   std::vector<SampledToken> tokens;
 };
 
+/// The final hidden state of a row's last position, after the model's last norm.
+struct RowEmbedding {
+  std::int32_t row = 0;
+  std::int32_t group = 0;
+  std::vector<float> values;  // [hidden]
+};
+
 /// From the sampler rank of each expert group.
 struct StepResult {
   std::uint64_t generation = 0;
@@ -80,6 +88,7 @@ struct StepResult {
   std::int32_t group = 0;
   std::vector<SampledToken> sampled;
   std::vector<PromptLogprobs> prompt_logprobs;
+  std::vector<RowEmbedding> embeddings;
   std::int64_t compute_ns = 0;              // time of the step on the device
   std::vector<std::int64_t> expert_tokens;  // tokens routed to each local expert, when counted
 };

@@ -53,6 +53,9 @@ void Collector::Publish(std::span<leader::OutputEvent> events) {
       for (spec::SampledToken& token : event.prompt_logprobs) {
         answer.prompt_logprobs.push_back(std::move(token));
       }
+      if (!event.embedding.empty()) {
+        answer.embedding = std::move(event.embedding);
+      }
       if (event.error) {
         answer.error = event.error->message();
       }

@@ -23,6 +23,7 @@ struct Answer {
   std::vector<spec::SampledToken> details;
   std::vector<spec::SampledToken> prompt_logprobs;
   leader::FinishReason finish = leader::FinishReason::kNone;
+  std::vector<float> embedding;
   std::int32_t cached_tokens = 0;
   std::string error;
   bool ended = false;

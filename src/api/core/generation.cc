@@ -35,6 +35,7 @@ struct Generation::Choice {
   std::string text;                       // streams: not yet rendered; else all of it
   std::vector<text::OutputDelta> deltas;  // the same, when there is a parser
   std::vector<LogprobItem> logprobs;      // the same
+  std::vector<float> embedding;
   std::int64_t tokens = 0;
   std::int64_t reasoning_tokens = 0;
   std::int64_t characters = 0;  // of the token texts so far, for text_offset
@@ -221,6 +222,7 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
     AddEcho(&choice, prompt, &event.prompt_logprobs);
     MarkDirty(&choice);
   }
+  choice.embedding = std::move(event.embedding);
   if (event.token && TakeToken(&choice, &event, now_ns)) {
     return event.finish == leader::FinishReason::kNone ? std::optional(event.choice) : std::nullopt;
   }
@@ -296,6 +298,7 @@ ReplyPiece Generation::PieceOf(const Choice& choice) const {
           .text = choice.text,
           .deltas = choice.deltas,
           .logprobs = choice.logprobs,
+          .embedding = choice.embedding,
           .finish = choice.finish,
           .stop_reason = &choice.stop_reason,
           .has_tool_calls = choice.has_tool_calls};

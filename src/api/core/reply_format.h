@@ -44,6 +44,7 @@ struct ReplyPiece {
   /// Content, reasoning and tool calls in their order, of a request with one; `text` is empty then.
   std::span<const text::OutputDelta> deltas;
   std::span<const LogprobItem> logprobs;
+  std::span<const float> embedding;  // of a request for one: [hidden], not normalised
   leader::FinishReason finish = leader::FinishReason::kNone;
   const StopReason* stop_reason = nullptr;  // never null with a finish
   bool has_tool_calls = false;              // the choice made at least one, now or before

@@ -3,6 +3,7 @@
 #include "api/core/fields.h"
 #include "api/core/generate_params.h"
 #include "api/core/json_parse.h"
+#include "api/core/prompts.h"
 #include "api/openai/completion_format.h"
 #include "api/openai/completion_request.h"
 #include "api/openai/endpoints.h"
@@ -18,78 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::int64_t kDefaultMaxTokens = 16;  // OpenAI's
-
-struct Prompts {
-  std::vector<std::vector<std::int32_t>> ids;
-  std::vector<std::string> texts;  // for echo
-};
-
-/// A string, or ids (`path` names the value). Text gets BOS once if the model wants one; ids are
-/// taken as they are.
-Result<> AddPrompt(const ServerContext& context,
-                   const Json& value,
-                   const std::string& path,
-                   bool add_special,
-                   Fault* fault,
-                   Prompts* prompts) {
-  std::vector<std::int32_t> ids;
-  std::string text;
-  if (value.is_string()) {
-    text = value.get<std::string>();
-    INFERD_ASSIGN(ids, EncodePrompt(context, text, add_special, path, fault));
-  } else {
-    INFERD_ASSIGN(ids,
-                  ParseIds(value, path, context.model.vocab_size, limits::kDetokenizeIds, fault));
-    text = context.model.tokenizer->Decode(ids, false);
-  }
-  if (ids.empty()) {
-    return FieldError(fault, path, "{} is empty; a prompt needs at least one token", path);
-  }
-  prompts->ids.push_back(std::move(ids));
-  prompts->texts.push_back(std::move(text));
-  return {};
-}
-
-Result<Prompts> ParsePrompts(const ServerContext& context, const Fields& fields) {
-  const Json* const given = fields.Find("prompt");
-  Fault* const fault = fields.fault();
-  if (given == nullptr) {
-    return FieldError(fault, "prompt", "prompt is missing");
-  }
-  INFERD_ASSIGN(const bool add_special, fields.BoolOr("add_special_tokens", true));
-  Prompts prompts;
-  const bool is_list = given->is_array() && !given->empty() && !given->front().is_number();
-  if (!is_list) {
-    if (!given->is_string() && !given->is_array()) {
-      return FieldError(fault,
-                        "prompt",
-                        "prompt must be a string, a list of strings, or lists of token ids, not {}",
-                        given->type_name());
-    }
-    INFERD_TRY(AddPrompt(context, *given, "prompt", add_special, fault, &prompts));
-    return prompts;
-  }
-  if (given->size() > limits::kPrompts) {
-    return FieldError(fault,
-                      "prompt",
-                      "prompt has {} entries; at most {} are allowed",
-                      given->size(),
-                      limits::kPrompts);
-  }
-  for (std::size_t i = 0; i < given->size(); ++i) {
-    const Json& item = (*given)[i];
-    const std::string path = fmt::format("prompt[{}]", i);
-    if (item.type() != given->front().type() || (!item.is_string() && !item.is_array())) {
-      return FieldError(fault,
-                        path,
-                        "prompt must hold strings only or lists of token ids only; {} is {}",
-                        path,
-                        item.type_name());
-    }
-    INFERD_TRY(AddPrompt(context, item, path, add_special, fault, &prompts));
-  }
-  return prompts;
-}
 
 }  // namespace
 
@@ -111,7 +40,7 @@ Result<GenerationSpec> ParseCompletion(const ServerContext& context, const Field
   spec.echo = echo;
   // Nothing is asked of the model when only the prompt comes back.
   spec.generate = max_tokens != 0 || prototype.sampling.prompt_logprobs >= 0;
-  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields));
+  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields, "prompt"));
   if (prompts.ids.size() * static_cast<std::size_t>(spec.n) > limits::kChoices) {
     return FieldError(fault,
                       "n",

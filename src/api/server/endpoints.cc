@@ -9,6 +9,7 @@ namespace {
 constexpr Endpoint kEndpoints[] = {
     {"POST", "/v1/chat/completions", Place::kHeavy, true, ChatCompletions},
     {"POST", "/v1/completions", Place::kHeavy, true, Completions},
+    {"POST", "/v1/embeddings", Place::kHeavy, true, Embeddings},
     {"GET", "/v1/models", Place::kLight, false, ListModels},
     {"GET", "/v1/models/", Place::kLight, false, GetModel},
     {"POST", "/tokenize", Place::kHeavy, false, Tokenize},

@@ -151,6 +151,9 @@ class FakeInferenceService final : public leader::InferenceService {
       event.error = fail_error_;
       return event;
     }
+    if (r->request.embed) {
+      event.embedding = {3, 0, -4, 0};
+    }
     if (r->request.max_tokens == 0) {
       event.finish = leader::FinishReason::kLength;
       return event;
@@ -230,7 +233,11 @@ class FakeInferenceService final : public leader::InferenceService {
   bool stop_ = false;
   std::atomic<std::uint64_t> tokens_{0};
   std::atomic<leader::Phase> phase_{leader::Phase::kReady};
-  spec::ModelSpec spec_;
+  spec::ModelSpec spec_ = [] {
+    spec::ModelSpec made;
+    made.hidden_size = 4;
+    return made;
+  }();
   std::thread thread_;  // last: it uses the rest
 };
 
