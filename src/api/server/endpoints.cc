@@ -21,6 +21,7 @@ constexpr Endpoint kEndpoints[] = {
     {"GET", "/readyz", Place::kInline, false, Readyz},
     {"GET", "/livez", Place::kInline, false, Livez},
     {"GET", "/version", Place::kInline, false, Version},
+    {"GET", "/openapi.json", Place::kLight, false, OpenApi},
 };
 
 }  // namespace

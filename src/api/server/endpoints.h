@@ -11,6 +11,7 @@ namespace inferd::api {
 Result<Outcome> Livez(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Readyz(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Version(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> OpenApi(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> GetMetrics(const ServerContext&, const HttpRequest&, Fault*);
 
 /// All endpoints.

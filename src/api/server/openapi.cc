@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET /openapi.json.
+#include "api/server/openapi.h"
+
+#include "api/server/endpoints.h"
+#include "inferd/version.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = OperationDoc::Kind;
+
+// clang-format off
+constexpr OperationDoc kDocs[] = {
+    {"POST", "/v1/chat/completions", "openai", "Answer a chat", "ChatCompletionRequest", "ChatCompletion", Kind::kJsonOrEvents},
+    {"POST", "/v1/completions", "openai", "Continue a text", "CompletionRequest", "Completion", Kind::kJsonOrEvents},
+    {"POST", "/v1/embeddings", "openai", "Vectors of texts", "EmbeddingRequest", "EmbeddingList"},
+    {"GET", "/v1/models", "openai", "The models of this server", "", "ModelList"},
+    {"GET", "/v1/models/{model}", "openai", "One model", "", "Model"},
+    {"POST", "/tokenize", "vllm", "Token ids of a text or a chat", "TokenizeRequest", "Tokens"},
+    {"POST", "/detokenize", "vllm", "Text of token ids", "DetokenizeRequest", "Detokenized"},
+    {"GET", "/metrics", "server", "Metrics in Prometheus' text format", "", "", Kind::kText},
+    {"GET", "/health", "server", "Whether a request sent now would be taken", "", ""},
+    {"GET", "/ping", "server", "The same", "", ""},
+    {"POST", "/ping", "server", "The same", "", ""},
+    {"GET", "/readyz", "server", "The same", "", ""},
+    {"GET", "/livez", "server", "Whether the process serves HTTP", "", ""},
+    {"GET", "/version", "server", "The server's version", "", ""},
+    {"GET", "/openapi.json", "server", "This document", "", ""},
+};
+// clang-format on
+
+struct StatusDoc {
+  const char* status;
+  const char* meaning;
+};
+
+/// What any operation may answer besides its reply; bodies are in the shape of its API.
+constexpr StatusDoc kFailures[] = {
+    {"400", "The request is malformed or asks for what this server or model cannot do"},
+    {"401", "No valid API key"},
+    {"403", "Not allowed for this key or host name"},
+    {"404", "No such model, object or path"},
+    {"405", "Another method is needed"},
+    {"408", "The request did not arrive in time"},
+    {"411", "The length of the body is missing"},
+    {"413", "The body is too long"},
+    {"415", "The body has a coding this server does not take"},
+    {"429", "A queue is full or a limit is used up; Retry-After says when to come back"},
+    {"431", "The header is too long"},
+    {"503", "Not ready or shutting down"},
+    {"504", "The request waited too long"},
+};
+
+Json Content(std::string_view type, std::string_view schema) {
+  Json body;
+  body["schema"] = schema.empty() ? Json{{"type", "object"}}
+                                  : Json{{"$ref", "#/components/schemas/" + std::string(schema)}};
+  return {{std::string(type), std::move(body)}};
+}
+
+Json Replies(const OperationDoc& doc) {
+  Json content;
+  if (doc.kind == Kind::kText) {
+    content["text/plain"]["schema"] = {{"type", "string"}};
+  } else {
+    content = Content("application/json", doc.reply);
+  }
+  if (doc.kind == Kind::kJsonOrEvents) {
+    // One server-sent event; its data is JSON text, or [DONE].
+    content["text/event-stream"]["schema"] = {{"type", "object"},
+                                              {"properties", {{"data", {{"type", "string"}}}}}};
+  } else if (doc.kind == Kind::kJsonOrLines) {
+    content["application/x-ndjson"]["schema"] = {{"type", "string"}};
+  }
+  Json replies;
+  replies["200"] = {{"description", "The answer"}, {"content", std::move(content)}};
+  for (const StatusDoc& failure : kFailures) {
+    replies[failure.status] = {{"description", failure.meaning},
+                               {"content", Content("application/json", "")}};
+  }
+  return replies;
+}
+
+Json Operation(const OperationDoc& doc) {
+  Json operation;
+  operation["tags"] = Json::array({doc.tag});
+  operation["summary"] = doc.summary;
+  const std::size_t open = doc.path.find('{');
+  if (open != std::string_view::npos) {
+    const std::size_t close = doc.path.find('}', open);
+    operation["parameters"] = Json::array({{{"name", doc.path.substr(open + 1, close - open - 1)},
+                                            {"in", "path"},
+                                            {"required", true},
+                                            {"schema", {{"type", "string"}, {"minLength", 1}}}}});
+  }
+  if (!doc.request.empty()) {
+    operation["requestBody"] = {{"required", true},
+                                {"content", Content("application/json", doc.request)}};
+  }
+  operation["responses"] = Replies(doc);
+  return operation;
+}
+
+std::string Lower(std::string_view method) {
+  std::string lower(method);
+  for (char& c : lower) {
+    c = static_cast<char>(c | 0x20);
+  }
+  return lower;
+}
+
+}  // namespace
+
+std::span<const OperationDoc> OperationDocs() { return kDocs; }
+
+std::string OpenApiDocument(std::string_view server_version) {
+  Json document;
+  document["openapi"] = "3.1.0";
+  document["info"] = {
+      {"title", "inferd"},
+      {"version", server_version},
+      {"description",
+       "LLM inference server. Errors come in the shape of the API that was called."}};
+  for (const OperationDoc& doc : kDocs) {
+    document["paths"][std::string(doc.path)][Lower(doc.method)] = Operation(doc);
+  }
+  document["components"]["schemas"] = OpenApiSchemas();
+  document["components"]["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
+  return document.dump();
+}
+
+Result<Outcome> OpenApi(const ServerContext& /*context*/,
+                        const HttpRequest& /*request*/,
+                        Fault* /*fault*/) {
+  static const std::string document = OpenApiDocument(kVersion);
+  HttpResponse response;
+  response.body = document;
+  return Outcome(std::move(response));
+}
+
+}  // namespace inferd::api
