@@ -9,6 +9,8 @@ namespace inferd::api {
 Result<Outcome> ChatCompletions(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Completions(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Embeddings(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> Score(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> Rerank(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> ListModels(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> GetModel(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Tokenize(const ServerContext&, const HttpRequest&, Fault*);

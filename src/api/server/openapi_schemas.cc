@@ -150,6 +150,15 @@ void AddOpenAi(Json* schemas) {
               {"encoding_format", {{"enum", {"float", "base64"}}}},
               {"dimensions", {{"type", "integer"}, {"minimum", 1}}}},
              {"input"});
+  const Json texts = {{"anyOf", Json::array({Text(), ListOf(Text())})}};
+  (*schemas)["ScoreRequest"] = Object(
+      {{"model", OrNull(Text())}, {"text_1", texts}, {"text_2", texts}}, {"text_1", "text_2"});
+  (*schemas)["RerankRequest"] = Object({{"model", OrNull(Text())},
+                                        {"query", Text()},
+                                        {"documents", ListOf(Text())},
+                                        {"top_n", Count()},
+                                        {"return_documents", Flag()}},
+                                       {"query", "documents"});
   const Json vector = {{"anyOf", Json::array({ListOf({{"type", "number"}}), Text()})}};
   (*schemas)["EmbeddingList"] =
       Object({{"object", {{"const", "list"}}},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/embeddings over loopback, with an engine whose every embedding is (3, 0, -4, 0).
 #include "api/openai/embedding_format.h"
+#include "api/openai/score_format.h"
 #include "server_fixture.h"
 
 #include <gtest/gtest.h>
@@ -60,6 +61,44 @@ TEST_F(EmbeddingsTest, RefusesByName) {
   EXPECT_EQ(RefusedParam(R"("input":"a","encoding_format":"hex")"), "encoding_format");
   EXPECT_EQ(RefusedParam(R"("input":"a","dimensions":0)"), "dimensions");
   EXPECT_EQ(RefusedParam(R"("input":"a","dimensions":100000)"), "dimensions");
+}
+
+TEST_F(EmbeddingsTest, ScoresPairsAndRanksDocuments) {
+  Start();
+  const Reply scored = Post(port_, "/v1/score", R"({"text_1":"a","text_2":["b","c"]})");
+  ASSERT_EQ(scored.status, 200) << scored.body;
+  const Json scores = Json::parse(scored.body);
+  ASSERT_EQ(scores["data"].size(), 2U);
+  EXPECT_EQ(scores["data"][1]["index"], 1);
+  EXPECT_NEAR(scores["data"][1]["score"].get<double>(), 1, 1e-12) << "all are alike here";
+  const Reply ranked =
+      Post(port_, "/v1/rerank", R"({"query":"a","documents":["b",{"text":"c"},"d"],"top_n":2})");
+  ASSERT_EQ(ranked.status, 200) << ranked.body;
+  const Json rank = Json::parse(ranked.body);
+  ASSERT_EQ(rank["results"].size(), 2U);
+  EXPECT_EQ(rank["results"][1]["index"], 1) << "equal ones keep their order";
+  EXPECT_EQ(rank["results"][1]["document"]["text"], "c");
+  const auto param = [&](const std::string& path, const std::string& body) {
+    return Json::parse(Post(port_, path, body).body)["error"].value("param", "");
+  };
+  EXPECT_EQ(param("/v1/score", R"({"text_1":["a","b"],"text_2":["c"]})"), "text_2");
+  EXPECT_EQ(param("/v1/rerank", R"({"documents":["c"]})"), "query");
+  EXPECT_EQ(param("/v1/rerank", R"({"query":"a","documents":[]})"), "documents");
+}
+
+TEST(RerankFormat, BestComesFirst) {
+  const std::vector<float> query{1, 0};
+  const std::vector<float> far{0, 1};
+  const std::vector<float> near{1, 0.1F};
+  std::vector<ReplyPiece> choices(3);
+  choices[0].embedding = query;
+  choices[1].embedding = far;
+  choices[2].embedding = near;
+  std::string out;
+  RerankFormat("m", 10, {"far", "near"}).AppendFull(choices, {}, &out);
+  const Json answer = Json::parse(out);
+  EXPECT_EQ(answer["results"][0]["document"]["text"], "near");
+  EXPECT_EQ(answer["results"][1]["index"], 0);
 }
 
 TEST(EmbeddingFormat, AVectorOfZerosStaysOne) {
