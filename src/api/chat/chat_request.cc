@@ -82,7 +82,7 @@ Result<std::unique_ptr<Generation>> StartChat(const ServerContext& context,
                         std::move(prompts),
                         prototype,
                         chat.params.max_tokens,
-                        limits::kInt32Max,
+                        chat.params.max_tokens_bound,
                         "messages",
                         &spec,
                         fault));

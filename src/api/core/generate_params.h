@@ -25,7 +25,8 @@ namespace inferd::api {
 /// model's defaults filled in. Every protocol fills this in from its own words.
 struct GenerateParams {
   spec::SamplingParams sampling;
-  std::optional<std::int64_t> max_tokens;  // absent: the endpoint's default
+  std::optional<std::int64_t> max_tokens;             // must fit; absent: as many as fit
+  std::int64_t max_tokens_bound = limits::kInt32Max;  // without max_tokens: this many at most
   std::int32_t min_tokens = 0;
   std::int32_t n = 1;
   std::vector<std::string> stop;

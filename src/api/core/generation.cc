@@ -261,10 +261,20 @@ Usage Generation::usage() const {
     usage.reasoning_tokens += choice.reasoning_tokens;
   }
   usage.cached_tokens = cached_tokens_;
+  if (first_token_ns_ != 0) {
+    usage.prompt_ns = first_token_ns_ - spec_.arrived_ns;
+    for (const Choice& choice : choices_) {
+      usage.completion_ns = std::max(usage.completion_ns, choice.last_token_ns - first_token_ns_);
+    }
+  }
   return usage;
 }
 
 void Generation::RenderStream(std::string* out) {
+  if (!started_) {
+    started_ = true;
+    spec_.format->AppendStart(usage(), out);
+  }
   for (Choice* choice : dirty_) {
     choice->queued = false;
     if (!choice->opened) {

@@ -109,7 +109,8 @@ class Generation {
   std::size_t open_choices_ = 0;
   std::size_t pending_bytes_ = 0;
   std::optional<Error> failure_;
-  bool closed_ = false;  // the stream's end is rendered
+  bool started_ = false;  // the stream's start is rendered
+  bool closed_ = false;   // the stream's end is rendered
   std::int64_t first_token_ns_ = 0;
 };
 

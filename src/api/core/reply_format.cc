@@ -6,6 +6,8 @@
 
 namespace inferd::api {
 
+void ReplyFormat::AppendStart(const Usage& /*usage*/, std::string* /*out*/) {}
+
 void ReplyFormat::AppendFailure(const Error& error, std::string* out) {
   *out += "data: " + ErrorBody(error, {}) + "\n\ndata: [DONE]\n\n";
 }

@@ -31,6 +31,8 @@ struct Usage {
   std::int64_t completion_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t reasoning_tokens = 0;  // part of completion_tokens
+  std::int64_t prompt_ns = 0;         // from arrival to the first token
+  std::int64_t completion_ns = 0;     // from the first token to the last one
 };
 
 /// What stopped a choice beside the model's own end token: nothing, a stop string, a stop token id.
@@ -50,6 +52,19 @@ struct ReplyPiece {
   bool has_tool_calls = false;              // the choice made at least one, now or before
 };
 
+/// Calls visit(kind, call, text) for each part of the piece, whether or not it was parsed.
+template <class F>
+void VisitParts(const ReplyPiece& piece, F&& visit) {
+  if (!piece.text.empty()) {
+    visit(text::OutputDelta::Kind::kContent, -1, piece.text);
+  }
+  for (const text::OutputDelta& delta : piece.deltas) {
+    if (!delta.text.empty() || delta.kind == text::OutputDelta::Kind::kToolCall) {
+      visit(delta.kind, delta.call, std::string_view(delta.text));
+    }
+  }
+}
+
 /// Owner: the generation; called on its thread only.
 class ReplyFormat {
  public:
@@ -61,6 +76,8 @@ class ReplyFormat {
   }
   virtual std::string_view full_content_type() const { return "application/json"; }
 
+  /// Before anything else of a stream; `usage` knows the prompt only. May append nothing.
+  virtual void AppendStart(const Usage& usage, std::string* out);
   /// The event that opens choice `index` of a stream; may append nothing.
   virtual void AppendOpening(std::int32_t index, std::string* out) = 0;
   /// One event of a stream.

@@ -28,7 +28,8 @@ enum class Place { kInline, kLight, kHeavy };
 
 struct Endpoint {
   std::string_view method;
-  std::string_view path;  // exact; or, ending in '/', a prefix
+  /// Exact; or, ending in '/', a prefix; or with one segment "{id}" that stands for any.
+  std::string_view path;
   Place place;
   bool needs_model;  // refused with 503 while the model loads or the server drains
   Handler handler;

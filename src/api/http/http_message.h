@@ -10,8 +10,9 @@ namespace inferd::api {
 
 struct HttpRequest {
   std::string method;
-  std::string path;   // of the target, undecoded, without query
-  std::string query;  // behind '?', undecoded
+  std::string path;            // of the target, undecoded, without query
+  std::string query;           // behind '?', undecoded
+  std::string path_parameter;  // what stands for "{id}" in the endpoint's path
   std::string host;
   std::string body;
   std::string request_id;  // the client's X-Request-Id if it is usable, else made here

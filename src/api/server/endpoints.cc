@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/server/endpoints.h"
 
+#include "api/anthropic/endpoints.h"
 #include "api/openai/endpoints.h"
 
 namespace inferd::api {
@@ -17,6 +18,13 @@ constexpr Endpoint kEndpoints[] = {
     {"POST", "/rerank", Place::kHeavy, true, Rerank},
     {"GET", "/v1/models", Place::kLight, false, ListModels},
     {"GET", "/v1/models/", Place::kLight, false, GetModel},
+    {"POST", "/v1/messages", Place::kHeavy, true, Messages, AnthropicErrorBody},
+    {"POST",
+     "/v1/messages/count_tokens",
+     Place::kHeavy,
+     true,
+     CountMessageTokens,
+     AnthropicErrorBody},
     {"POST", "/tokenize", Place::kHeavy, false, Tokenize},
     {"POST", "/detokenize", Place::kHeavy, false, Detokenize},
     {"GET", "/metrics", Place::kLight, false, GetMetrics},

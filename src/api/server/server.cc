@@ -19,11 +19,25 @@ namespace {
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 
+/// Of a path with "{id}": what stands there.
+std::optional<std::string_view> PathParameter(std::string_view pattern, std::string_view path) {
+  const std::size_t at = pattern.find("{id}");
+  if (at == std::string_view::npos || !path.starts_with(pattern.substr(0, at))) {
+    return std::nullopt;
+  }
+  const std::string_view rest = path.substr(at);
+  const std::string_view id = rest.substr(0, rest.find('/'));
+  if (id.empty() || rest.substr(id.size()) != pattern.substr(at + 4)) {
+    return std::nullopt;
+  }
+  return id;
+}
+
 bool Matches(const Endpoint& endpoint, std::string_view path) {
   if (endpoint.path.ends_with('/')) {
     return path.size() > endpoint.path.size() && path.starts_with(endpoint.path);
   }
-  return endpoint.path == path;
+  return endpoint.path == path || PathParameter(endpoint.path, path).has_value();
 }
 
 /// The answer for a method the path does not know, OPTIONS among them.
@@ -127,6 +141,7 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
   if (endpoint == nullptr) {
     return io->Respond(key, MethodAnswer(request.method, allowed));
   }
+  request.path_parameter = PathParameter(endpoint->path, request.path).value_or("");
   ServerContext context{.model = *model_,
                         .service = *service_,
                         .metrics = metrics_,

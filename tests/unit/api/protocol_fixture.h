@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of the protocols beside OpenAI's: calls a handler directly, feeds a reply format by
+// hand, and takes event streams apart.
+#pragma once
+
+#include "api/http/endpoint.h"
+#include "fake_service.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace inferd::api {
+
+/// An event of a stream with named events: "event: NAME\ndata: JSON\n\n".
+struct NamedEvent {
+  std::string name;
+  nlohmann::json data;
+};
+
+inline std::vector<NamedEvent> NamedEvents(const std::string& stream) {
+  std::vector<NamedEvent> events;
+  std::size_t at = 0;
+  while (at < stream.size()) {
+    const std::size_t end = stream.find("\n\n", at);
+    const std::size_t line = stream.find('\n', at);
+    if (end == std::string::npos || !stream.substr(at).starts_with("event: ") || line >= end ||
+        stream.compare(line + 1, 6, "data: ") != 0) {
+      ADD_FAILURE() << "not an event: " << stream.substr(at);
+      return events;
+    }
+    events.push_back({stream.substr(at + 7, line - at - 7),
+                      nlohmann::json::parse(stream.substr(line + 7, end - line - 7))});
+    EXPECT_EQ(events.back().name, events.back().data["type"]);
+    at = end + 2;
+  }
+  return events;
+}
+
+inline std::vector<std::string> Names(const std::vector<NamedEvent>& events) {
+  std::vector<std::string> names;
+  for (const NamedEvent& event : events) {
+    names.push_back(event.name);
+  }
+  return names;
+}
+
+/// A piece of a reply that owns what it shows.
+struct HandMadePiece {
+  std::vector<text::OutputDelta> deltas;
+  leader::FinishReason finish = leader::FinishReason::kNone;
+  StopReason stop_reason;
+  bool has_tool_calls = false;
+
+  ReplyPiece View() const {
+    ReplyPiece piece;
+    piece.deltas = deltas;
+    piece.finish = finish;
+    piece.stop_reason = &stop_reason;
+    piece.has_tool_calls = has_tool_calls;
+    return piece;
+  }
+};
+
+/// Reasoning, content and two calls, in pieces as a stream brings them.
+inline std::vector<HandMadePiece> ThinkSayAndCallTwice() {
+  using Kind = text::OutputDelta::Kind;
+  std::vector<HandMadePiece> pieces(4);
+  pieces[0].deltas = {{Kind::kReasoning, -1, "Let me"}};
+  pieces[1].deltas = {{Kind::kReasoning, -1, " see."}, {Kind::kContent, -1, "Look"}};
+  pieces[2].deltas = {{Kind::kContent, -1, "ing."},
+                      {Kind::kToolCall, 0, "weather"},
+                      {Kind::kToolArguments, 0, R"({"city":)"}};
+  pieces[3].deltas = {{Kind::kToolArguments, 0, R"("Bern"})"}, {Kind::kToolCall, 1, "clock"}};
+  pieces[3].finish = leader::FinishReason::kStop;
+  pieces[3].has_tool_calls = true;
+  return pieces;
+}
+
+/// The same as one piece, as a whole answer brings it.
+inline HandMadePiece AllInOne(const std::vector<HandMadePiece>& pieces) {
+  HandMadePiece all = pieces.back();
+  all.deltas.clear();
+  for (const HandMadePiece& piece : pieces) {
+    for (const text::OutputDelta& delta : piece.deltas) {
+      if (!all.deltas.empty() && delta.kind != text::OutputDelta::Kind::kToolCall &&
+          all.deltas.back().kind == delta.kind && all.deltas.back().call == delta.call) {
+        all.deltas.back().text += delta.text;
+      } else {
+        all.deltas.push_back(delta);
+      }
+    }
+  }
+  return all;
+}
+
+/// prompt 10 (4 of them cached), completion 7 (3 of them reasoning).
+inline Usage SomeUsage() {
+  Usage usage;
+  usage.prompt_tokens = 10;
+  usage.cached_tokens = 4;
+  usage.completion_tokens = 7;
+  usage.reasoning_tokens = 3;
+  usage.prompt_ns = 1'000'000;
+  usage.completion_ns = 2'000'000;
+  return usage;
+}
+
+inline std::string StreamOf(ReplyFormat* format, const std::vector<HandMadePiece>& pieces) {
+  std::string out;
+  format->AppendStart(SomeUsage(), &out);
+  format->AppendOpening(0, &out);
+  for (const HandMadePiece& piece : pieces) {
+    format->AppendPiece(piece.View(), &out);
+  }
+  format->AppendEnd(SomeUsage(), false, &out);
+  return out;
+}
+
+inline nlohmann::json FullOf(ReplyFormat* format, const HandMadePiece& piece) {
+  std::string out;
+  const ReplyPiece view = piece.View();
+  format->AppendFull({&view, 1}, SomeUsage(), &out);
+  return nlohmann::json::parse(out);
+}
+
+class ProtocolTest : public testing::Test {
+ protected:
+  struct Answer {
+    Result<Outcome> outcome = Outcome(HttpResponse());
+    Fault fault;
+    int status() const { return outcome.ok() ? 200 : StatusOf(outcome.error().code()).http_status; }
+    std::string message() const { return outcome.ok() ? "" : outcome.error().message(); }
+  };
+
+  Answer Call(Handler handler, const nlohmann::json& body) {
+    HttpRequest request;
+    request.body = body.dump();
+    ServerContext context{.model = *model_,
+                          .service = service_,
+                          .metrics = metrics_,
+                          .draining = false,
+                          .arrived_ns = 1};
+    Answer answer;
+    answer.outcome = handler(context, request, &answer.fault);
+    return answer;
+  }
+
+  /// The one request an accepted call makes.
+  static leader::GenerateRequest Made(const Answer& answer) {
+    EXPECT_TRUE(answer.outcome.ok()) << answer.message();
+    if (!answer.outcome.ok()) {
+      return {};
+    }
+    auto requests = std::get<std::unique_ptr<Generation>>(*answer.outcome)->TakeRequests();
+    EXPECT_EQ(requests.size(), 1U);
+    return requests.empty() ? leader::GenerateRequest() : requests.front();
+  }
+
+  /// The text of the prompt that an accepted call makes.
+  std::string Prompt(const Answer& answer) {
+    return model_->tokenizer->Decode(Made(answer).prompt, false);
+  }
+
+  std::shared_ptr<const ServedModel> model_ = TestModel();
+  FakeInferenceService service_;
+  Metrics metrics_;
+};
+
+}  // namespace inferd::api
