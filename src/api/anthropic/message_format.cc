@@ -5,8 +5,6 @@
 #include "api/core/generate_params.h"
 #include "api/core/json_writer.h"
 
-#include <nlohmann/json.hpp>
-
 #include <vector>
 
 namespace inferd::api {
@@ -31,23 +29,6 @@ void AppendIndexed(std::string_view event, std::int64_t block, std::string* out)
   *out += event;
   *out += R"(","index":)";
   AppendInt(block, out);
-}
-
-/// The arguments of a call as an object. What a model wrote that is none is passed on as Anthropic
-/// advises for such input.
-void AppendInput(std::string_view arguments, std::string* out) {
-  if (arguments.empty()) {
-    *out += "{}";
-    return;
-  }
-  const auto parsed = nlohmann::json::parse(arguments, nullptr, false);
-  if (parsed.is_object()) {
-    *out += arguments;
-    return;
-  }
-  *out += R"({"INVALID_JSON":)";
-  AppendQuoted(arguments, out);
-  *out += '}';
 }
 
 /// One content block of a whole answer.
@@ -76,7 +57,7 @@ std::vector<Block> BlocksOf(const ReplyPiece& piece) {
 }  // namespace
 
 MessageFormat::MessageFormat(std::string_view id, std::string_view model, std::int64_t max_tokens)
-    : max_tokens_(max_tokens) {
+    : id_(id), max_tokens_(max_tokens) {
   head_ = R"("id":)";
   AppendQuoted(id, &head_);
   head_ += R"(,"type":"message","role":"assistant","model":)";
@@ -220,7 +201,7 @@ void MessageFormat::AppendFull(std::span<const ReplyPiece> choices,
       *out += R"(,"name":)";
       AppendQuoted(block.name, out);
       *out += R"(,"input":)";
-      AppendInput(block.text, out);
+      AppendArguments(block.text, out);
     }
     *out += '}';
   }

@@ -17,6 +17,7 @@ class MessageFormat final : public ReplyFormat {
   /// `max_tokens`: what the client allowed; a reply that was cut before it has filled the context.
   MessageFormat(std::string_view id, std::string_view model, std::int64_t max_tokens);
 
+  std::string_view id() const override { return id_; }
   void AppendStart(const Usage& usage, std::string* out) override;
   void AppendOpening(std::int32_t index, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
@@ -33,6 +34,7 @@ class MessageFormat final : public ReplyFormat {
   void CloseBlock(std::string* out);
   void AppendStop(std::int64_t completion_tokens, std::string* out) const;
 
+  std::string id_;
   std::string head_;  // "id":..,"type":"message","role":"assistant","model":..
   std::int64_t max_tokens_;
   std::int64_t block_ = -1;   // index of the newest content block

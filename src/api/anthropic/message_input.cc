@@ -13,14 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<std::string> NeededString(const Fields& fields, std::string_view name) {
-  INFERD_ASSIGN(auto value, fields.String(name));
-  if (!value) {
-    return FieldError(fields.fault(), fields.Path(name), "{} is missing", fields.Path(name));
-  }
-  return *std::move(value);
-}
-
 void AppendLine(const std::string& more, std::string* text) {
   if (!text->empty() && !more.empty()) {
     *text += '\n';
@@ -49,7 +41,7 @@ Result<> VisitBlocks(const Json& blocks, const std::string& path, Fault* fault, 
       return FieldError(fault, at, "{} must be an object, not {}", at, blocks[i].type_name());
     }
     const Fields block(blocks[i], fault, at + ".");
-    INFERD_ASSIGN(const std::string type, NeededString(block, "type"));
+    INFERD_ASSIGN(const std::string type, block.NeededString("type"));
     INFERD_TRY(visit(block, type, at));
   }
   return {};
@@ -69,7 +61,7 @@ Result<std::string> TextOf(const Json& content, const std::string& path, Fault* 
         if (type != "text") {
           return NotTaken(at, type, fault);
         }
-        INFERD_ASSIGN(const std::string piece, NeededString(block, "text"));
+        INFERD_ASSIGN(const std::string piece, block.NeededString("text"));
         AppendLine(piece, &text);
         return {};
       }));
@@ -93,14 +85,14 @@ class Conversation {
         fault_,
         [&](const Fields& block, const std::string& type, const std::string& at) -> Result<> {
           if (type == "text") {
-            INFERD_ASSIGN(const std::string text, NeededString(block, "text"));
+            INFERD_ASSIGN(const std::string text, block.NeededString("text"));
             AddText("user", text);
             return {};
           }
           if (type != "tool_result") {
             return NotTaken(at, type, fault_);
           }
-          INFERD_ASSIGN(std::string id, NeededString(block, "tool_use_id"));
+          INFERD_ASSIGN(std::string id, block.NeededString("tool_use_id"));
           std::string text;
           if (const Json* const result = block.Find("content")) {
             INFERD_ASSIGN(text, TextOf(*result, at + ".content", fault_));
@@ -123,10 +115,10 @@ class Conversation {
         [&](const Fields& block, const std::string& type, const std::string& at) -> Result<> {
           Json& message = messages_.back();
           if (type == "text") {
-            INFERD_ASSIGN(const std::string text, NeededString(block, "text"));
+            INFERD_ASSIGN(const std::string text, block.NeededString("text"));
             AddText("assistant", text);
           } else if (type == "thinking") {
-            INFERD_ASSIGN(std::string thinking, NeededString(block, "thinking"));
+            INFERD_ASSIGN(std::string thinking, block.NeededString("thinking"));
             message["reasoning_content"] = std::move(thinking);
           } else if (type == "tool_use") {
             INFERD_TRY(AddCall(block, at, &message));
@@ -149,8 +141,8 @@ class Conversation {
   }
 
   Result<> AddCall(const Fields& block, const std::string& path, Json* message) {
-    INFERD_ASSIGN(std::string id, NeededString(block, "id"));
-    INFERD_ASSIGN(std::string name, NeededString(block, "name"));
+    INFERD_ASSIGN(std::string id, block.NeededString("id"));
+    INFERD_ASSIGN(std::string name, block.NeededString("name"));
     const Json* const input = block.Find("input");
     if (input == nullptr || !input->is_object()) {
       return FieldError(fault_, path + ".input", "{}.input must be an object", path);
@@ -248,7 +240,7 @@ Result<Json> ReadAnthropicTools(const Fields& fields) {
                         path,
                         type->substr(0, 50));
     }
-    INFERD_ASSIGN(std::string name, NeededString(tool, "name"));
+    INFERD_ASSIGN(std::string name, tool.NeededString("name"));
     INFERD_ASSIGN(auto description, tool.String("description"));
     const Json* const schema = tool.Find("input_schema");
     if (schema == nullptr || !schema->is_object()) {

@@ -69,10 +69,9 @@ Result<ChatRequest> ParseChatRequest(const ServerContext& context, const Fields&
   return chat;
 }
 
-Result<std::unique_ptr<Generation>> StartChat(const ServerContext& context,
-                                              const ChatRequest& chat,
-                                              std::unique_ptr<ReplyFormat> format,
-                                              Fault* fault) {
+Result<GenerationSpec> PrepareChat(const ServerContext& context,
+                                   const ChatRequest& chat,
+                                   Fault* fault) {
   GenerationSpec spec;
   leader::GenerateRequest prototype;
   INFERD_TRY(ApplyParams(context, chat.params, &spec, &prototype));
@@ -87,6 +86,14 @@ Result<std::unique_ptr<Generation>> StartChat(const ServerContext& context,
                         &spec,
                         fault));
   spec.echoes.emplace_back();
+  return spec;
+}
+
+Result<std::unique_ptr<Generation>> StartChat(const ServerContext& context,
+                                              const ChatRequest& chat,
+                                              std::unique_ptr<ReplyFormat> format,
+                                              Fault* fault) {
+  INFERD_ASSIGN(GenerationSpec spec, PrepareChat(context, chat, fault));
   spec.format = std::move(format);
   return std::make_unique<Generation>(std::move(spec));
 }

@@ -44,6 +44,11 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
                                              const ChatRequest& chat,
                                              Fault* fault);
 
+/// What runs the chat, without a format; errors name OpenAI's fields.
+Result<GenerationSpec> PrepareChat(const ServerContext& context,
+                                   const ChatRequest& chat,
+                                   Fault* fault);
+
 /// A generation that answers the chat in the given format; errors name OpenAI's fields.
 Result<std::unique_ptr<Generation>> StartChat(const ServerContext& context,
                                               const ChatRequest& chat,

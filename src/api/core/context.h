@@ -10,12 +10,18 @@
 
 namespace inferd::api {
 
+class ResponseStore;    // responses/response_store.h
+class RunningRequests;  // http/running_requests.h
+
 /// All of it is thread-safe and outlives every request.
 struct ServerContext {
   const ServedModel& model;
   leader::InferenceService& service;
   Metrics& metrics;
+  ResponseStore* responses = nullptr;  // null: nothing is stored
+  RunningRequests* running = nullptr;  // null: nothing can be aborted
   bool draining = false;
+  std::int64_t started_ns = 0;  // of this server
   std::int64_t arrived_ns = 0;  // of this request
 };
 

@@ -113,4 +113,12 @@ Result<std::optional<std::string>> Fields::String(std::string_view name) const {
   return std::optional(value->get<std::string>());
 }
 
+Result<std::string> Fields::NeededString(std::string_view name) const {
+  INFERD_ASSIGN(auto value, String(name));
+  if (!value) {
+    return FieldError(fault_, Path(name), "{} is missing", Path(name));
+  }
+  return *std::move(value);
+}
+
 }  // namespace inferd::api

@@ -57,6 +57,8 @@ class Fields {
   Result<std::optional<double>> Real(const RealLimit& limit) const;
   Result<std::optional<bool>> Bool(std::string_view name) const;
   Result<std::optional<std::string>> String(std::string_view name) const;
+  /// Absent: an error.
+  Result<std::string> NeededString(std::string_view name) const;
   /// Absent: `fallback`.
   Result<bool> BoolOr(std::string_view name, bool fallback) const;
 

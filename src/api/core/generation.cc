@@ -178,6 +178,25 @@ bool Generation::TakeText(Choice* choice, const std::string& delta) {
   return true;
 }
 
+/// The choice ends: takes what was kept back. True when that ended it by a stop string.
+bool Generation::TakeHeldText(Choice* choice) {
+  if (TakeText(choice, choice->detokenizer.Finish())) {
+    return true;
+  }
+  if (choice->matcher) {
+    AddText(choice, choice->matcher->Finish());
+  }
+  return false;
+}
+
+void Generation::Abort() {
+  for (Choice& choice : choices_) {
+    if (!failure_ && choice.finish == leader::FinishReason::kNone && !TakeHeldText(&choice)) {
+      EndChoice(&choice, leader::FinishReason::kCancelled, {});
+    }
+  }
+}
+
 bool Generation::TakeToken(Choice* choice, leader::OutputEvent* event, std::int64_t now_ns) {
   ++choice->tokens;
   choice->reasoning_tokens += choice->parser != nullptr && choice->parser->in_reasoning() ? 1 : 0;
@@ -229,11 +248,8 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
   if (event.finish == leader::FinishReason::kNone) {
     return std::nullopt;
   }
-  if (TakeText(&choice, choice.detokenizer.Finish())) {
+  if (TakeHeldText(&choice)) {
     return std::nullopt;
-  }
-  if (choice.matcher) {
-    AddText(&choice, choice.matcher->Finish());
   }
   StopReason reason;
   if (event.finish == leader::FinishReason::kStop &&

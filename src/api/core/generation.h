@@ -63,6 +63,8 @@ class Generation {
   std::optional<std::int32_t> OnEvent(std::size_t prompt,
                                       leader::OutputEvent event,
                                       std::int64_t now_ns);
+  /// Ends all choices with what they have said so far; the caller ends them on the engine's side.
+  void Abort();
   /// Ends everything with an error that did not come as an event.
   void Fail(Error error);
 
@@ -88,6 +90,7 @@ class Generation {
 
  private:
   struct Choice;
+  bool TakeHeldText(Choice* choice);
   void EndChoice(Choice* choice, leader::FinishReason finish, StopReason reason);
   void AddLogprob(Choice* choice, spec::SampledToken* token);
   void AddEcho(Choice* choice,

@@ -53,6 +53,9 @@ inline constexpr std::size_t kAllowedTokenIds = 1'000'000;
 inline constexpr std::size_t kBadWords = 1024;
 inline constexpr std::size_t kBadWordBytes = 256;
 inline constexpr std::size_t kSaltBytes = 256;
+inline constexpr std::size_t kAbortNames = 1024;
+inline constexpr std::size_t kStoredResponses = 1024;
+inline constexpr std::size_t kStoredResponseBytes = 64U << 20;
 inline constexpr std::size_t kDetokenizeIds = 4'000'000;
 
 // Numeric fields of requests.

@@ -4,6 +4,8 @@
 #include "api/core/error_map.h"
 #include "api/core/json_writer.h"
 
+#include <nlohmann/json.hpp>
+
 namespace inferd::api {
 
 void ReplyFormat::AppendStart(const Usage& /*usage*/, std::string* /*out*/) {}
@@ -44,6 +46,20 @@ void AppendUsageObject(const Usage& usage, std::string* out) {
     AppendInt(usage.reasoning_tokens, out);
   }
   *out += "}}";
+}
+
+void AppendArguments(std::string_view arguments, std::string* out) {
+  if (arguments.empty()) {
+    *out += "{}";
+    return;
+  }
+  if (nlohmann::json::parse(arguments, nullptr, false).is_object()) {
+    *out += arguments;
+    return;
+  }
+  *out += R"({"INVALID_JSON":)";
+  AppendQuoted(arguments, out);
+  *out += '}';
 }
 
 void AppendFinish(const ReplyPiece& piece, std::string* out) {

@@ -70,6 +70,8 @@ class ReplyFormat {
  public:
   virtual ~ReplyFormat() = default;
 
+  /// Of the reply; its generation can be aborted by it. Empty: it has none.
+  virtual std::string_view id() const { return {}; }
   /// Of a stream, and of a whole answer.
   virtual std::string_view stream_content_type() const {
     return "text/event-stream; charset=utf-8";
@@ -98,6 +100,9 @@ class ReplyFormat {
 std::string_view FinishName(leader::FinishReason finish);
 /// {"prompt_tokens":..}
 void AppendUsageObject(const Usage& usage, std::string* out);
+/// The arguments of a tool call as an object. What a model wrote that is none becomes
+/// {"INVALID_JSON": text}, as Anthropic advises to pass on such input.
+void AppendArguments(std::string_view arguments, std::string* out);
 /// ,"finish_reason":..,"stop_reason":..
 void AppendFinish(const ReplyPiece& piece, std::string* out);
 

@@ -3,6 +3,7 @@
 
 #include "api/core/limits.h"
 #include "api/http/error_response.h"
+#include "api/http/running_requests.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -335,6 +336,9 @@ void Connection::Start(std::uint64_t serial, std::unique_ptr<Generation> generat
   Move(State::kGenerating);
   generation_ = std::move(generation);
   io_->metrics->generations_open.fetch_add(1, std::memory_order_relaxed);
+  RunningRequests* const running = io_->dispatcher->running();
+  running->Add(request_.request_id, io_->thread, {id_, serial_});
+  running->Add(generation_->format().id(), io_->thread, {id_, serial_});
   std::vector<leader::GenerateRequest> requests = generation_->TakeRequests();
   for (std::size_t prompt = 0; prompt < requests.size(); ++prompt) {
     leader::GenerateRequest& request = requests[prompt];
@@ -347,6 +351,17 @@ void Connection::Start(std::uint64_t serial, std::unique_ptr<Generation> generat
       break;
     }
   }
+  Flush();
+}
+
+void Connection::Abort(std::uint64_t serial) {
+  if (state_ != State::kGenerating || serial != serial_) {
+    return;
+  }
+  for (const leader::StreamId stream : streams_) {
+    io_->service->Cancel(stream, -1);
+  }
+  generation_->Abort();
   Flush();
 }
 
@@ -477,6 +492,9 @@ void Connection::FinishGeneration(bool client_left) {
     io_->CloseStream(stream);
   }
   streams_.clear();
+  RunningRequests* const running = io_->dispatcher->running();
+  running->Remove(request_.request_id, io_->thread, {id_, serial_});
+  running->Remove(generation_->format().id(), io_->thread, {id_, serial_});
   generation_->Record(NowNs(), client_left);
   io_->metrics->generations_open.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -66,6 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Begin();
   void Respond(std::uint64_t serial, HttpResponse response);
   void Start(std::uint64_t serial, std::unique_ptr<Generation> generation);
+  void Abort(std::uint64_t serial);
   void OnEvent(std::size_t prompt, leader::OutputEvent event, std::int64_t now_ns);
   void OnLost();
   /// Renders and sends what is pending, unless the socket is behind.

@@ -306,4 +306,12 @@ void IoThread::Start(RequestKey key, std::unique_ptr<Generation> generation) {
   }
 }
 
+void IoThread::Abort(RequestKey key) {
+  const auto it = impl_->state.connections.find(key.connection);
+  if (it != impl_->state.connections.end()) {
+    const auto connection = it->second;
+    connection->Abort(key.serial);
+  }
+}
+
 }  // namespace inferd::api

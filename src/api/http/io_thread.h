@@ -29,6 +29,7 @@ struct RequestKey {
 };
 
 class IoThread;
+class RunningRequests;
 
 /// Called on the I/O thread for each request; must not block. Answers by Respond or Start, at once
 /// or by way of Post.
@@ -38,6 +39,8 @@ class Dispatcher {
   virtual void Dispatch(IoThread* io, RequestKey key, HttpRequest request) = 0;
   /// New connections and keep-alive end after the current answer.
   virtual bool draining() const = 0;
+  /// Where the generations of all I/O threads are registered.
+  virtual RunningRequests* running() = 0;
 };
 
 class IoThread {
@@ -66,6 +69,8 @@ class IoThread {
   /// On this thread.
   void Respond(RequestKey key, HttpResponse response);
   void Start(RequestKey key, std::unique_ptr<Generation> generation);
+  /// Ends a generation with what it has said so far.
+  void Abort(RequestKey key);
 
  private:
   struct Impl;

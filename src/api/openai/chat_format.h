@@ -22,6 +22,7 @@ class ChatFormat final : public ReplyFormat {
              bool logprobs,
              std::shared_ptr<const text::Tokenizer> tokenizer);
 
+  std::string_view id() const override { return id_; }
   void AppendOpening(std::int32_t index, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
@@ -33,6 +34,7 @@ class ChatFormat final : public ReplyFormat {
   void AppendLogprobs(std::span<const LogprobItem> items, std::string* out) const;
   void AppendToken(std::int32_t token, float logprob, std::string* out) const;
 
+  std::string id_;
   std::string common_;         // {"id":..,"object":"
   std::string created_model_;  // ","created":..,"model":..,"choices":[
   bool logprobs_;

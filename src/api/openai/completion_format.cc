@@ -13,7 +13,7 @@ CompletionFormat::CompletionFormat(std::string_view id,
                                    std::int64_t created_s,
                                    bool logprobs,
                                    std::shared_ptr<const text::Tokenizer> tokenizer)
-    : logprobs_(logprobs), tokenizer_(std::move(tokenizer)) {
+    : id_(id), logprobs_(logprobs), tokenizer_(std::move(tokenizer)) {
   common_ = R"({"id":)";
   AppendQuoted(id, &common_);
   common_ += R"(,"object":"text_completion","created":)";

@@ -21,6 +21,7 @@ class CompletionFormat final : public ReplyFormat {
                    bool logprobs,
                    std::shared_ptr<const text::Tokenizer> tokenizer);
 
+  std::string_view id() const override { return id_; }
   void AppendOpening(std::int32_t index, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
@@ -33,6 +34,7 @@ class CompletionFormat final : public ReplyFormat {
   void AppendLogprobs(std::span<const LogprobItem> items, std::string* out) const;
   void AppendTop(const LogprobItem& item, std::string* out) const;
 
+  std::string id_;
   std::string common_;  // {"id":..,"object":"text_completion","created":..,"model":..,"choices":[
   bool logprobs_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;

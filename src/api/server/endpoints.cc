@@ -2,7 +2,9 @@
 #include "api/server/endpoints.h"
 
 #include "api/anthropic/endpoints.h"
+#include "api/ollama/endpoints.h"
 #include "api/openai/endpoints.h"
+#include "api/responses/endpoints.h"
 
 namespace inferd::api {
 namespace {
@@ -16,6 +18,10 @@ constexpr Endpoint kEndpoints[] = {
     {"POST", "/v1/rerank", Place::kHeavy, true, Rerank},
     {"POST", "/v2/rerank", Place::kHeavy, true, Rerank},
     {"POST", "/rerank", Place::kHeavy, true, Rerank},
+    {"POST", "/v1/chat/completions/render", Place::kHeavy, true, RenderChatPrompt},
+    {"POST", "/v1/completions/render", Place::kHeavy, true, RenderCompletionPrompts},
+    {"POST", "/abort", Place::kLight, false, AbortRequests},
+    {"POST", "/abort_requests", Place::kLight, false, AbortRequests},  // as vLLM calls it
     {"GET", "/v1/models", Place::kLight, false, ListModels},
     {"GET", "/v1/models/", Place::kLight, false, GetModel},
     {"POST", "/v1/messages", Place::kHeavy, true, Messages, AnthropicErrorBody},
@@ -25,6 +31,16 @@ constexpr Endpoint kEndpoints[] = {
      true,
      CountMessageTokens,
      AnthropicErrorBody},
+    {"POST", "/v1/responses", Place::kHeavy, true, CreateResponse},
+    {"GET", "/v1/responses/{id}", Place::kLight, false, GetResponse},
+    {"DELETE", "/v1/responses/{id}", Place::kLight, false, DeleteResponse},
+    {"POST", "/v1/responses/{id}/cancel", Place::kLight, false, CancelResponse},
+    {"GET", "/v1/responses/{id}/input_items", Place::kLight, false, ListInputItems},
+    {"POST", "/api/chat", Place::kHeavy, true, OllamaChat, OllamaErrorBody},
+    {"POST", "/api/generate", Place::kHeavy, true, OllamaGenerate, OllamaErrorBody},
+    {"GET", "/api/tags", Place::kLight, false, OllamaTags, OllamaErrorBody},
+    {"POST", "/api/show", Place::kLight, false, OllamaShow, OllamaErrorBody},
+    {"GET", "/api/version", Place::kInline, false, OllamaVersion, OllamaErrorBody},
     {"POST", "/tokenize", Place::kHeavy, false, Tokenize},
     {"POST", "/detokenize", Place::kHeavy, false, Detokenize},
     {"GET", "/metrics", Place::kLight, false, GetMetrics},
@@ -32,6 +48,8 @@ constexpr Endpoint kEndpoints[] = {
     {"GET", "/ping", Place::kInline, false, Readyz},
     {"POST", "/ping", Place::kInline, false, Readyz},  // as SageMaker calls it
     {"GET", "/readyz", Place::kInline, false, Readyz},
+    {"GET", "/startupz", Place::kInline, false, Startupz},
+    {"GET", "/load", Place::kLight, false, Load},
     {"GET", "/livez", Place::kInline, false, Livez},
     {"GET", "/version", Place::kInline, false, Version},
     {"GET", "/openapi.json", Place::kLight, false, OpenApi},

@@ -10,6 +10,8 @@ namespace inferd::api {
 
 Result<Outcome> Livez(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Readyz(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> Startupz(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> Load(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Version(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> OpenApi(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> GetMetrics(const ServerContext&, const HttpRequest&, Fault*);

@@ -221,6 +221,12 @@ void AddOthers(Json* schemas) {
                                                 {"options", OrNull({{"type", "object"}})}},
                                                {"model", "prompt"});
   (*schemas)["OllamaShowRequest"] = Object({{"model", Text()}}, {"model"});
+  (*schemas)["AbortRequest"] =
+      Object({{"request_id", OrNull(Text())},
+              {"request_ids",
+               OrNull({{"type", "array"}, {"maxItems", limits::kAbortNames}, {"items", Text()}})}},
+             {});
+  (*schemas)["RenderedList"] = ListOf({{"type", "object"}});
   (*schemas)["AnyObject"] = {{"type", "object"}};
   (*schemas)["Error"] =
       Object({{"error", {{"anyOf", Json::array({{{"type", "object"}}, Text()})}}}}, {"error"});

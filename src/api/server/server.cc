@@ -59,7 +59,7 @@ HttpResponse MethodAnswer(const std::string& method, std::string allowed) {
 Server::Server(const HttpOptions& options,
                std::shared_ptr<const ServedModel> model,
                leader::InferenceService* service)
-    : options_(options), model_(std::move(model)), service_(service) {}
+    : options_(options), model_(std::move(model)), service_(service), started_ns_(NowNs()) {}
 
 Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
                                               std::shared_ptr<const ServedModel> model,
@@ -145,7 +145,10 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
   ServerContext context{.model = *model_,
                         .service = *service_,
                         .metrics = metrics_,
+                        .responses = &responses_,
+                        .running = &running_,
                         .draining = draining(),
+                        .started_ns = started_ns_,
                         .arrived_ns = NowNs()};
   if (endpoint->needs_model) {
     if (auto error = NotServing(service_->phase(), context.draining)) {

@@ -2,11 +2,14 @@
 // The HTTP front end: I/O threads, request threads and the routing between them.
 #pragma once
 
+#include "api/core/limits.h"
 #include "api/core/metrics.h"
 #include "api/core/served_model.h"
 #include "api/http/http_options.h"
 #include "api/http/io_thread.h"
 #include "api/http/request_pool.h"
+#include "api/http/running_requests.h"
+#include "api/responses/response_store.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 
@@ -32,6 +35,7 @@ class Server : public Dispatcher {
   /// Any thread: readiness goes false, new work is answered 503; accepted work goes on.
   void BeginDrain() { draining_.store(true, std::memory_order_release); }
   bool draining() const override { return draining_.load(std::memory_order_acquire); }
+  RunningRequests* running() override { return &running_; }
   /// Requests that are read, run or still being sent.
   std::int64_t open_requests() const {
     return metrics_.requests_open.load(std::memory_order_acquire);
@@ -54,6 +58,9 @@ class Server : public Dispatcher {
   std::shared_ptr<const ServedModel> model_;
   leader::InferenceService* service_;
   Metrics metrics_;
+  ResponseStore responses_{limits::kStoredResponses, limits::kStoredResponseBytes};
+  RunningRequests running_;
+  const std::int64_t started_ns_;
   std::uint16_t port_ = 0;
   std::atomic<bool> draining_{false};
   std::vector<std::unique_ptr<IoThread>> io_threads_;

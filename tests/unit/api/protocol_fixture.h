@@ -4,7 +4,9 @@
 #pragma once
 
 #include "api/http/endpoint.h"
+#include "api/responses/response_store.h"
 #include "fake_service.h"
+#include "server_fixture.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -138,17 +140,30 @@ class ProtocolTest : public testing::Test {
     std::string message() const { return outcome.ok() ? "" : outcome.error().message(); }
   };
 
-  Answer Call(Handler handler, const nlohmann::json& body) {
+  Answer Call(Handler handler,
+              const nlohmann::json& body,
+              const std::string& path_parameter = "",
+              const std::string& query = "") {
     HttpRequest request;
     request.body = body.dump();
+    request.path_parameter = path_parameter;
+    request.query = query;
     ServerContext context{.model = *model_,
                           .service = service_,
                           .metrics = metrics_,
+                          .responses = &store_,
                           .draining = false,
                           .arrived_ns = 1};
     Answer answer;
     answer.outcome = handler(context, request, &answer.fault);
     return answer;
+  }
+
+  /// The object of an answer that is there at once.
+  static nlohmann::json Body(const Answer& answer) {
+    EXPECT_TRUE(answer.outcome.ok()) << answer.message();
+    return answer.outcome.ok() ? nlohmann::json::parse(std::get<HttpResponse>(*answer.outcome).body)
+                               : nlohmann::json();
   }
 
   /// The one request an accepted call makes.
@@ -170,6 +185,29 @@ class ProtocolTest : public testing::Test {
   std::shared_ptr<const ServedModel> model_ = TestModel();
   FakeInferenceService service_;
   Metrics metrics_;
+  ResponseStore store_{100, 1 << 20};
+};
+
+/// Sends requests to a server over loopback.
+class ProtocolServerTest : public ServerTest {
+ protected:
+  Reply Ask(const std::string& method,
+            const std::string& path,
+            const nlohmann::json& body = nullptr,
+            const std::string& headers = "") {
+    HttpClient client(port_);
+    Send(&client, method, path, body, headers);
+    return client.Read();
+  }
+  static void Send(HttpClient* client,
+                   const std::string& method,
+                   const std::string& path,
+                   const nlohmann::json& body = nullptr,
+                   const std::string& headers = "") {
+    const std::string text = body.is_null() ? "" : body.dump();
+    client->Send(method + " " + path + " HTTP/1.1\r\nHost: a\r\n" + headers +
+                 "Content-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text);
+  }
 };
 
 }  // namespace inferd::api

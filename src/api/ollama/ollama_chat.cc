@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// POST /api/chat.
+#include "api/chat/chat_request.h"
+#include "api/core/json_parse.h"
+#include "api/core/json_writer.h"
+#include "api/ollama/endpoints.h"
+#include "api/ollama/ollama_format.h"
+#include "api/ollama/ollama_params.h"
+
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<Json> ReadCalls(const Json& given, const std::string& path, Fault* fault) {
+  if (!given.is_array()) {
+    return FieldError(fault, path, "{} must be a list, not {}", path, given.type_name());
+  }
+  Json calls = Json::array();
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const Json* const function =
+        given[i].is_object() && given[i].contains("function") ? &given[i]["function"] : nullptr;
+    if (function == nullptr || !function->is_object() || !function->contains("name") ||
+        !(*function)["name"].is_string() || !function->contains("arguments") ||
+        !(*function)["arguments"].is_object()) {
+      return FieldError(fault,
+                        fmt::format("{}[{}]", path, i),
+                        "{}[{}] must have function.name and function.arguments, an object",
+                        path,
+                        i);
+    }
+    calls.push_back(
+        {{"id", NewId("call_")},
+         {"type", "function"},
+         {"function", {{"name", (*function)["name"]}, {"arguments", (*function)["arguments"]}}}});
+  }
+  return calls;
+}
+
+Result<Json> ReadMessage(const Fields& message) {
+  Fault* const fault = message.fault();
+  INFERD_ASSIGN(const auto role, message.String("role"));
+  if (!role || (*role != "system" && *role != "user" && *role != "assistant" && *role != "tool")) {
+    return FieldError(fault,
+                      message.Path("role"),
+                      "{} must be system, user, assistant or tool",
+                      message.Path("role"));
+  }
+  INFERD_ASSIGN(const auto content, message.String("content"));
+  const Json* const images = message.Find("images");
+  if (images != nullptr && !images->empty()) {
+    return FieldError(fault,
+                      message.Path("images"),
+                      "{} is not empty, but this model takes text only",
+                      message.Path("images"));
+  }
+  Json read = {{"role", *role}, {"content", content.value_or("")}};
+  if (const Json* const calls = message.Find("tool_calls"); calls != nullptr && !calls->empty()) {
+    INFERD_ASSIGN(read["tool_calls"], ReadCalls(*calls, message.Path("tool_calls"), fault));
+  } else if (!content) {
+    return FieldError(fault, message.Path("content"), "{} is missing", message.Path("content"));
+  }
+  INFERD_ASSIGN(auto thinking, message.String("thinking"));
+  if (thinking && !thinking->empty()) {
+    read["reasoning_content"] = *std::move(thinking);
+  }
+  INFERD_ASSIGN(auto tool_name, message.String("tool_name"));
+  if (tool_name) {
+    read["name"] = *std::move(tool_name);
+  }
+  return read;
+}
+
+Result<Json> ReadMessages(const Fields& fields) {
+  Fault* const fault = fields.fault();
+  const Json* const given = fields.Find("messages");
+  Json messages = Json::array();
+  if (given == nullptr) {
+    return messages;
+  }
+  if (!given->is_array() || given->size() > limits::kMessages) {
+    return FieldError(
+        fault, "messages", "messages must be a list of at most {} messages", limits::kMessages);
+  }
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    const std::string path = fmt::format("messages[{}]", i);
+    if (!(*given)[i].is_object()) {
+      return FieldError(fault, path, "{} must be an object, not {}", path, (*given)[i].type_name());
+    }
+    INFERD_ASSIGN(Json message, ReadMessage(Fields((*given)[i], fault, path + ".")));
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+}  // namespace
+
+Result<Outcome> OllamaChat(const ServerContext& context, const HttpRequest& request, Fault* fault) {
+  INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
+  const Fields fields(body, fault);
+  INFERD_TRY(CheckOllamaModel(context, fields));
+  ChatRequest chat;
+  INFERD_TRY(ReadOllamaParams(context, fields, &chat));
+  const Json* const tools = fields.Find("tools");
+  if (tools != nullptr && !tools->empty()) {
+    *fault = {"tools", "unsupported_parameter"};
+    return Unimplemented("tools is not supported by this server yet");
+  }
+  INFERD_ASSIGN(chat.messages, ReadMessages(fields));
+  if (chat.messages.empty()) {  // asks only that the model be loaded, which it is
+    HttpResponse loaded;
+    loaded.body = R"({"model":)";
+    AppendQuoted(context.model.name(), &loaded.body);
+    loaded.body += R"(,"created_at":")" + OllamaTimeNow() +
+                   R"(","message":{"role":"assistant","content":""},"done_reason":"load",)"
+                   R"("done":true})";
+    return Outcome(std::move(loaded));
+  }
+  auto format = std::make_unique<OllamaFormat>(OllamaFormat::Shape::kChat, context.model.name());
+  INFERD_ASSIGN(auto generation, StartChat(context, chat, std::move(format), fault));
+  return Outcome(std::move(generation));
+}
+
+}  // namespace inferd::api

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET and DELETE /v1/responses/{id}, POST .../cancel, GET .../input_items.
+#include "api/core/fields.h"
+#include "api/core/json_writer.h"
+#include "api/http/running_requests.h"
+#include "api/responses/endpoints.h"
+#include "api/responses/response_store.h"
+#include "base/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace inferd::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr IntLimit kLimit{"limit", 1, 100};
+constexpr std::int64_t kDefaultLimit = 20;
+
+Result<std::shared_ptr<const StoredResponse>> Find(const ServerContext& context,
+                                                   const HttpRequest& request,
+                                                   Fault* fault) {
+  auto stored =
+      context.responses == nullptr ? nullptr : context.responses->Get(request.path_parameter);
+  if (stored == nullptr) {
+    *fault = {"response_id", "response_not_found"};
+    return NotFound("Response with id '{}' not found", request.path_parameter.substr(0, 100));
+  }
+  return stored;
+}
+
+/// The value of a query parameter as it stands.
+std::optional<std::string_view> QueryValue(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) {
+      return pair.substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+struct Page {
+  std::int64_t limit = kDefaultLimit;
+  bool ascending = false;
+  std::string after;  // id of an item; empty: from the first one
+};
+
+Result<Page> ReadPage(const std::string& query, Fault* fault) {
+  Page page;
+  if (const auto text = QueryValue(query, "limit")) {
+    const char* const end = text->data() + text->size();
+    const auto [stop, error] = std::from_chars(text->data(), end, page.limit);
+    if (error != std::errc() || stop != end || page.limit < kLimit.min || page.limit > kLimit.max) {
+      return FieldError(
+          fault, "limit", "limit must be an integer from {} to {}", kLimit.min, kLimit.max);
+    }
+  }
+  if (const auto order = QueryValue(query, "order")) {
+    if (order != "asc" && order != "desc") {
+      return FieldError(fault, "order", "order must be asc or desc");
+    }
+    page.ascending = order == "asc";
+  }
+  page.after = QueryValue(query, "after").value_or("");
+  return page;
+}
+
+}  // namespace
+
+Result<Outcome> GetResponse(const ServerContext& context,
+                            const HttpRequest& request,
+                            Fault* fault) {
+  INFERD_ASSIGN(const auto stored, Find(context, request, fault));
+  if (QueryValue(request.query, "stream") == "true") {
+    *fault = {"stream", "unsupported_parameter"};
+    return Unimplemented("stream is not supported here: only background responses stream again");
+  }
+  HttpResponse response;
+  response.body = stored->body;
+  return Outcome(std::move(response));
+}
+
+Result<Outcome> DeleteResponse(const ServerContext& context,
+                               const HttpRequest& request,
+                               Fault* fault) {
+  INFERD_TRY(Find(context, request, fault));
+  context.responses->Erase(request.path_parameter);
+  HttpResponse response;
+  response.body = R"({"id":)";
+  AppendQuoted(request.path_parameter, &response.body);
+  response.body += R"(,"object":"response","deleted":true})";
+  return Outcome(std::move(response));
+}
+
+Result<Outcome> CancelResponse(const ServerContext& context,
+                               const HttpRequest& request,
+                               Fault* fault) {
+  INFERD_ASSIGN(const auto stored, Find(context, request, fault));
+  if (!stored->running) {
+    return FieldError(fault,
+                      "response_id",
+                      "The response '{}' is complete and cannot be cancelled",
+                      request.path_parameter);
+  }
+  if (context.running != nullptr) {
+    context.running->Abort(request.path_parameter);
+  }
+  Json body = Json::parse(stored->body);
+  body["status"] = "cancelled";
+  HttpResponse response;
+  response.body = body.dump();
+  return Outcome(std::move(response));
+}
+
+Result<Outcome> ListInputItems(const ServerContext& context,
+                               const HttpRequest& request,
+                               Fault* fault) {
+  INFERD_ASSIGN(const auto stored, Find(context, request, fault));
+  INFERD_ASSIGN(const Page page, ReadPage(request.query, fault));
+  Json items = Json::parse(stored->input_items);
+  if (!page.ascending) {
+    std::reverse(items.begin(), items.end());
+  }
+  auto first = items.begin();
+  if (!page.after.empty()) {
+    first = std::find_if(
+        items.begin(), items.end(), [&](const Json& item) { return item["id"] == page.after; });
+    if (first == items.end()) {
+      return FieldError(fault, "after", "after names no item of this response");
+    }
+    ++first;
+  }
+  const auto count = std::min<std::int64_t>(page.limit, items.end() - first);
+  const Json data(Json::array_t(first, first + count));
+  const Json list = {{"object", "list"},
+                     {"data", data},
+                     {"first_id", data.empty() ? Json() : data.front()["id"]},
+                     {"last_id", data.empty() ? Json() : data.back()["id"]},
+                     {"has_more", first + count != items.end()}};
+  HttpResponse response;
+  response.body = list.dump();
+  return Outcome(std::move(response));
+}
+
+}  // namespace inferd::api
