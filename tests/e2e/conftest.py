@@ -27,6 +27,7 @@ class Server:
 
     def __init__(self, binary, model, folder, *flags):
         self.port_file = folder / "port"
+        self.grpc_port_file = folder / "grpc_port"
         self.log_path = folder / "log"
         if "--threads" not in flags:
             flags += ("--threads", "1")  # the toy needs no more, and a loaded machine does not like spinning threads
@@ -34,7 +35,8 @@ class Server:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [binary, "--model", str(model), "--served-model-name", "toy", "--port", "0",
-                 "--port-file", str(self.port_file), "--kv-cache-bytes", str(64 << 20), *flags],
+                 "--port-file", str(self.port_file), "--grpc-port-file", str(self.grpc_port_file),
+                 "--kv-cache-bytes", str(64 << 20), *flags],
                 stdout=log, stderr=log, env=environment)
         try:
             self._wait()
@@ -46,6 +48,10 @@ class Server:
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def grpc_port(self):
+        return int(self.grpc_port_file.read_text())
 
     def _wait(self):
         deadline = time.monotonic() + START_SECONDS

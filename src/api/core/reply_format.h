@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -77,6 +78,8 @@ class ReplyFormat {
     return "text/event-stream; charset=utf-8";
   }
   virtual std::string_view full_content_type() const { return "application/json"; }
+  /// Further headers of a whole answer; asked once it is rendered.
+  virtual std::vector<std::pair<std::string, std::string>> full_headers() const { return {}; }
 
   /// Before anything else of a stream; `usage` knows the prompt only. May append nothing.
   virtual void AppendStart(const Usage& usage, std::string* out);

@@ -80,6 +80,8 @@ Result<> GrpcServer::Impl::Listen() {
   });
   const GrpcOptions& options = shared.options;
   services.push_back(MakeInferenceService(&shared));
+  services.push_back(MakeKserveService(&shared));
+  services.push_back(MakeVllmService(&shared));
   grpc::ServerBuilder builder;
   const std::string& host = options.host;
   const std::string shown = host.find(':') == std::string::npos ? host : "[" + host + "]";

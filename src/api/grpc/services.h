@@ -11,9 +11,14 @@
 namespace inferd::api {
 
 /// Whose health grpc.health.v1 knows.
-inline constexpr const char* kServiceNames[] = {"inferd.v1.Inference"};
+inline constexpr const char* kServiceNames[] = {
+    "inferd.v1.Inference", "inference.GRPCInferenceService", "vllm.grpc.engine.VllmEngine"};
 
 /// inferd.v1.Inference (proto/inferd/v1/inference.proto).
 std::unique_ptr<grpc::Service> MakeInferenceService(GrpcShared* shared);
+/// inference.GRPCInferenceService (proto/kserve/grpc_predict_v2.proto).
+std::unique_ptr<grpc::Service> MakeKserveService(GrpcShared* shared);
+/// vllm.grpc.engine.VllmEngine (proto/vllm/vllm_engine.proto).
+std::unique_ptr<grpc::Service> MakeVllmService(GrpcShared* shared);
 
 }  // namespace inferd::api

@@ -411,6 +411,7 @@ void Connection::Flush() {
       HttpResponse response;
       response.content_type = generation_->format().full_content_type();
       generation_->RenderFull(&response.body);
+      response.headers = generation_->format().full_headers();
       FinishGeneration(false);
       SendResponse(std::move(response));
     }

@@ -15,8 +15,9 @@ struct HttpRequest {
   std::string path_parameter;  // what stands for "{id}" in the endpoint's path
   std::string host;
   std::string body;
-  std::string request_id;  // the client's X-Request-Id if it is usable, else made here
-  int version_minor = 1;   // HTTP/1.x
+  std::string request_id;               // the client's X-Request-Id if it is usable, else made here
+  std::string inference_header_length;  // Inference-Header-Content-Length, of KServe's clients
+  int version_minor = 1;                // HTTP/1.x
   bool keep_alive = true;
 };
 

@@ -189,6 +189,7 @@ bool HttpParser::CheckHead() {
   head.host = Text(message[http::field::host]);
   head.version_minor = message.version() == 10 ? 0 : 1;
   head.keep_alive = message.keep_alive();
+  head.inference_header_length = Text(message["Inference-Header-Content-Length"]);
   head.request_id = Text(message["X-Request-Id"]);
   if (head.request_id.size() > limits::kRequestIdBytes ||
       !std::all_of(head.request_id.begin(), head.request_id.end(), IsTokenChar)) {

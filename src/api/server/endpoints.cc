@@ -2,6 +2,7 @@
 #include "api/server/endpoints.h"
 
 #include "api/anthropic/endpoints.h"
+#include "api/kserve/endpoints.h"
 #include "api/ollama/endpoints.h"
 #include "api/openai/endpoints.h"
 #include "api/responses/endpoints.h"
@@ -43,6 +44,13 @@ constexpr Endpoint kEndpoints[] = {
     {"GET", "/api/version", Place::kInline, false, OllamaVersion, OllamaErrorBody},
     {"POST", "/tokenize", Place::kHeavy, false, Tokenize},
     {"POST", "/detokenize", Place::kHeavy, false, Detokenize},
+    {"GET", "/v2", Place::kInline, false, V2Server, V2ErrorBody},
+    {"GET", "/v2/health/live", Place::kInline, false, V2Live, V2ErrorBody},
+    {"GET", "/v2/health/ready", Place::kInline, false, V2Ready, V2ErrorBody},
+    {"GET", "/v2/models/", Place::kLight, false, V2ModelGet, V2ErrorBody},
+    {"POST", "/v2/models/", Place::kHeavy, true, V2ModelPost, V2ErrorBody},
+    {"POST", "/v2/repository/index", Place::kLight, false, V2Index, V2ErrorBody},
+    {"POST", "/v2/repository/models/", Place::kLight, false, V2Repository, V2ErrorBody},
     {"GET", "/metrics", Place::kLight, false, GetMetrics},
     {"GET", "/health", Place::kInline, false, Readyz},
     {"GET", "/ping", Place::kInline, false, Readyz},
