@@ -25,6 +25,12 @@ GenerationCall::GenerationCall(GrpcShared* shared,
 
 void GenerationCall::Begin(PrepareCall prepare) {
   self_ = shared_from_this();
+  Fault fault;
+  auto admitted = shared_->Admit(*context_, tenant::Scope::kInference, record_.method(), &fault);
+  if (!admitted.ok()) {
+    return EndWith(admitted.error(), fault);
+  }
+  record_.SetAdmission(*std::move(admitted));
   const ServerContext context = shared_->Context();
   if (auto error = NotServing(context.service.phase(), context.draining)) {
     return EndWith(*error, {});

@@ -41,13 +41,15 @@ struct GrpcServer::Impl {
   Impl(const GrpcOptions& options,
        std::shared_ptr<const ServedModel> model,
        leader::InferenceService* service,
-       Metrics* metrics)
+       Metrics* metrics,
+       tenant::Gate* gate)
       : shared{.options = options,
                .model = std::move(model),
                .service = *service,
                .metrics = *metrics,
                .host = nullptr,
                .pool = nullptr,
+               .gate = gate,
                .running = {},
                .draining = false} {
     shared.host = std::make_unique<GenerationHost>(
@@ -149,8 +151,9 @@ GrpcServer::~GrpcServer() { Stop(); }
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcOptions& options,
                                                       std::shared_ptr<const ServedModel> model,
                                                       leader::InferenceService* service,
-                                                      Metrics* metrics) {
-  auto impl = std::make_unique<Impl>(options, std::move(model), service, metrics);
+                                                      Metrics* metrics,
+                                                      tenant::Gate* gate) {
+  auto impl = std::make_unique<Impl>(options, std::move(model), service, metrics, gate);
   std::unique_ptr<GrpcServer> server(new GrpcServer(std::move(impl)));
   INFERD_TRY(server->impl_->Listen());
   return server;

@@ -7,6 +7,7 @@
 #include "api/grpc/grpc_options.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+#include "tenant/gate.h"
 
 #include <cstdint>
 #include <memory>
@@ -18,11 +19,13 @@ namespace inferd::api {
 /// metrics->requests_open.
 class GrpcServer {
  public:
-  /// Listens and serves. `service` and `metrics` outlive the server.
+  /// Listens and serves. `service`, `metrics` and `gate` outlive the server. With a gate, every
+  /// call but those of health, liveness and reflection needs a key, if the gate has keys.
   static Result<std::unique_ptr<GrpcServer>> Start(const GrpcOptions& options,
                                                    std::shared_ptr<const ServedModel> model,
                                                    leader::InferenceService* service,
-                                                   Metrics* metrics);
+                                                   Metrics* metrics,
+                                                   tenant::Gate* gate = nullptr);
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;

@@ -9,14 +9,46 @@ namespace inferd::api {
 
 std::int64_t GrpcShared::NowNs() { return base::SteadyClock::Get().NowNs(); }
 
+namespace {
+
+std::string_view Metadata(const grpc::ServerContextBase& context, const char* name) {
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find(name);
+  return it == metadata.end() ? std::string_view()
+                              : std::string_view(it->second.data(), it->second.size());
+}
+
+}  // namespace
+
+Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerContextBase& context,
+                                                             tenant::Scope scope,
+                                                             std::string_view method,
+                                                             Fault* fault) const {
+  if (gate == nullptr) {
+    return std::shared_ptr<tenant::Admission>();
+  }
+  std::string_view key = Metadata(context, "authorization");
+  constexpr std::string_view kBearer = "Bearer ";
+  key = key.starts_with(kBearer) ? key.substr(kBearer.size()) : Metadata(context, "x-api-key");
+  const std::string operation = "grpc:" + std::string(method);
+  tenant::Refusal refusal;
+  auto admitted = gate->Admit({.key = key,
+                               .scope = scope,
+                               .operation = operation,
+                               .request_id = Metadata(context, "x-request-id")},
+                              &refusal);
+  if (!admitted.ok()) {
+    fault->code = admitted.error().code() == Code::kResourceExhausted ? "rate_limit_exceeded"
+                                                                      : "invalid_api_key";
+  }
+  return admitted;
+}
+
 CallRecord::CallRecord(GrpcShared* shared,
                        grpc::ServerContextBase* context,
                        std::string_view method)
     : shared_(shared), method_(method), began_ns_(GrpcShared::NowNs()) {
-  const auto& metadata = context->client_metadata();
-  if (const auto it = metadata.find("x-request-id"); it != metadata.end()) {
-    request_id_.assign(it->second.data(), std::min(it->second.size(), limits::kRequestIdBytes));
-  }
+  request_id_ = Metadata(*context, "x-request-id").substr(0, limits::kRequestIdBytes);
   shared_->metrics.requests_open.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include "api/core/context.h"
+#include "api/core/error_map.h"
 #include "api/core/generation_host.h"
 #include "api/grpc/grpc_options.h"
 #include "api/grpc/running_calls.h"
 #include "api/http/request_pool.h"
 #include "inferd/result.h"
+#include "tenant/gate.h"
 
 #include <grpcpp/server_context.h>
 
@@ -15,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace inferd::api {
 
@@ -26,6 +29,7 @@ struct GrpcShared {
   Metrics& metrics;
   std::unique_ptr<GenerationHost> host;
   std::unique_ptr<RequestPool> pool;
+  tenant::Gate* gate = nullptr;  // null: everybody may ask
   RunningCalls running;
   std::atomic<bool> draining{false};
 
@@ -41,6 +45,13 @@ struct GrpcShared {
     return service.phase() == leader::Phase::kReady && !draining.load(std::memory_order_acquire);
   }
   static std::int64_t NowNs();
+
+  /// Who asks, by metadata `authorization: Bearer KEY` or `x-api-key: KEY`; null: nobody keeps
+  /// count. UNAUTHENTICATED, PERMISSION_DENIED or RESOURCE_EXHAUSTED otherwise.
+  Result<std::shared_ptr<tenant::Admission>> Admit(const grpc::ServerContextBase& context,
+                                                   tenant::Scope scope,
+                                                   std::string_view method,
+                                                   Fault* fault) const;
 };
 
 /// Counts the call as open and logs it at its end. One per call, owned by it.
@@ -54,6 +65,10 @@ class CallRecord {
   /// The client's `x-request-id`, cut to a bound; empty: it gave none.
   const std::string& request_id() const { return request_id_; }
   const std::string& method() const { return method_; }
+  /// Held until the call ends.
+  void SetAdmission(std::shared_ptr<tenant::Admission> admission) {
+    admission_ = std::move(admission);
+  }
   /// The status the call ends with, for the log.
   void SetCode(int code) { code_ = code; }
 
@@ -61,6 +76,7 @@ class CallRecord {
   GrpcShared* shared_;
   std::string method_;
   std::string request_id_;
+  std::shared_ptr<tenant::Admission> admission_;
   std::int64_t began_ns_;
   int code_ = 1;  // CANCELLED until it is set
 };

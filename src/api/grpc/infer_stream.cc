@@ -43,6 +43,7 @@ class Part final : public GenerationListener {
 
   const Request& request() const { return request_; }
 
+  std::shared_ptr<tenant::Admission> admission;  // of this request; set once, before it is prepared
   // Guarded by the stream's lock.
   GenerationHost::Ticket ticket = 0;
   bool waiting = false;  // for room in the queue
@@ -60,7 +61,15 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 
   void Begin() {
     self_ = shared_from_this();
-    StartRead(&incoming_);
+    Fault fault;
+    const auto admitted = shared_->Admit(*context_, tenant::Scope::kAny, record_.method(), &fault);
+    if (admitted.ok()) {
+      return StartRead(&incoming_);
+    }
+    closed_ = true;
+    reading_ = false;
+    record_.SetCode(static_cast<int>(admitted.error().code()));
+    Finish(ToStatus(admitted.error(), fault, context_));
   }
 
   bool Progress(Part* part, Generation* generation, std::int64_t now_ms);
@@ -126,6 +135,12 @@ void InferStream::OnReadDone(bool ok) {
   const auto part = std::make_shared<Part>(shared_from_this(), std::move(request));
   parts_.insert(part);
   lock.unlock();
+  Fault fault;
+  auto admitted = shared_->Admit(*context_, tenant::Scope::kInference, record_.method(), &fault);
+  if (!admitted.ok()) {
+    return End(part.get(), admitted.error());
+  }
+  part->admission = *std::move(admitted);
   const ServerContext context = shared_->Context();
   if (auto error = NotServing(context.service.phase(), context.draining)) {
     return End(part.get(), error);

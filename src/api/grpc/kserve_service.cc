@@ -66,20 +66,28 @@ class KserveService final : public Base {
                       const pb::ServerLiveRequest* /*request*/,
                       pb::ServerLiveResponse* response) override {
     return AnswerInline(
-        shared_, context, "ServerLive", [&](const ServerContext&, Fault*) -> Result<> {
+        shared_,
+        context,
+        "ServerLive",
+        [&](const ServerContext&, Fault*) -> Result<> {
           response->set_live(true);
           return {};
-        });
+        },
+        Access::kOpen);
   }
 
   Reactor* ServerReady(Context* context,
                        const pb::ServerReadyRequest* /*request*/,
                        pb::ServerReadyResponse* response) override {
     return AnswerInline(
-        shared_, context, "ServerReady", [&](const ServerContext&, Fault*) -> Result<> {
+        shared_,
+        context,
+        "ServerReady",
+        [&](const ServerContext&, Fault*) -> Result<> {
           response->set_ready(shared_->ready());
           return {};
-        });
+        },
+        Access::kOpen);
   }
 
   Reactor* ServerMetadata(Context* context,

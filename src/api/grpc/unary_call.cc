@@ -4,14 +4,25 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <optional>
+
 namespace inferd::api {
 namespace {
 
 grpc::Status Answer(GrpcShared* shared,
                     grpc::CallbackServerContext* context,
                     const AnswerCall& answer,
-                    std::string_view method) {
+                    std::string_view method,
+                    std::optional<tenant::Scope> scope) {
   Fault fault;
+  std::shared_ptr<tenant::Admission> admission;  // holds its place until the answer is made
+  if (scope) {
+    auto admitted = shared->Admit(*context, *scope, method, &fault);
+    if (!admitted.ok()) {
+      return ToStatus(admitted.error(), fault, context);
+    }
+    admission = *std::move(admitted);
+  }
   const auto result = answer(shared->Context(), &fault);
   if (!result.ok() && StatusOf(result.error().code()).http_status == 500) {
     log::Failure("api", "gRPC {}: {}", method, result.error().message());
@@ -24,9 +35,15 @@ grpc::Status Answer(GrpcShared* shared,
 grpc::ServerUnaryReactor* AnswerInline(GrpcShared* shared,
                                        grpc::CallbackServerContext* context,
                                        std::string_view method,
-                                       const AnswerCall& answer) {
+                                       const AnswerCall& answer,
+                                       Access access) {
   auto* const reactor = context->DefaultReactor();
-  reactor->Finish(Answer(shared, context, answer, method));
+  reactor->Finish(
+      Answer(shared,
+             context,
+             answer,
+             method,
+             access == Access::kKey ? std::optional(tenant::Scope::kAny) : std::nullopt));
   return reactor;
 }
 
@@ -42,7 +59,8 @@ grpc::ServerUnaryReactor* AnswerOnPool(GrpcShared* shared,
     if (context->IsCancelled()) {
       return reactor->Finish(grpc::Status(grpc::StatusCode::CANCELLED, ""));
     }
-    const grpc::Status status = Answer(shared, context, answer, record->method());
+    const grpc::Status status =
+        Answer(shared, context, answer, record->method(), tenant::Scope::kInference);
     record->SetCode(static_cast<int>(status.error_code()));
     reactor->Finish(status);
   };

@@ -36,11 +36,15 @@ class UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor {
 /// read atomics.
 using AnswerCall = std::function<Result<>(const ServerContext&, Fault*)>;
 
+/// Whether a call needs a key where keys are kept. Open ones tell only whether the server is up.
+enum class Access { kKey, kOpen };
+
 /// Answers on this thread.
 grpc::ServerUnaryReactor* AnswerInline(GrpcShared* shared,
                                        grpc::CallbackServerContext* context,
                                        std::string_view method,
-                                       const AnswerCall& answer);
+                                       const AnswerCall& answer,
+                                       Access access = Access::kKey);
 /// Answers on a request thread of the given lane.
 grpc::ServerUnaryReactor* AnswerOnPool(GrpcShared* shared,
                                        grpc::CallbackServerContext* context,

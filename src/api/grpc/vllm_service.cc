@@ -217,11 +217,15 @@ class VllmService final : public pb::VllmEngine::CallbackService {
                        const pb::HealthCheckRequest* /*request*/,
                        pb::HealthCheckResponse* response) override {
     return AnswerInline(
-        shared_, context, "VllmEngine.HealthCheck", [&](const ServerContext&, Fault*) -> Result<> {
+        shared_,
+        context,
+        "VllmEngine.HealthCheck",
+        [&](const ServerContext&, Fault*) -> Result<> {
           response->set_healthy(shared_->ready());
           response->set_message(shared_->ready() ? "Health" : "not ready");
           return {};
-        });
+        },
+        Access::kOpen);
   }
 
   Reactor* Abort(Context* context,

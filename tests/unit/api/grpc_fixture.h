@@ -33,10 +33,10 @@ inline std::string Trailer(const grpc::ClientContext& context, const std::string
 
 class GrpcTest : public testing::Test {
  protected:
-  void StartServer(GrpcOptions options = {}) {
+  void StartServer(GrpcOptions options = {}, tenant::Gate* gate = nullptr) {
     options.port = 0;
     options.access_log = false;
-    auto started = GrpcServer::Start(options, TestModel(), &service_, &metrics_);
+    auto started = GrpcServer::Start(options, TestModel(), &service_, &metrics_, gate);
     ASSERT_TRUE(started.ok()) << started.error().message();
     server_ = *std::move(started);
     channel_ = NewChannel();
