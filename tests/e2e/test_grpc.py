@@ -90,6 +90,14 @@ def test_completions_and_tokens(server, ours):
     assert stub.ModelInfo(messages.ModelInfoRequest(), timeout=DEADLINE).id == "toy"
 
 
+def test_embeddings_are_those_of_http(server, ours):
+    messages, stub = ours
+    reply = stub.Embed(messages.EmbedRequest(input=["one", "two"]), timeout=DEADLINE)
+    http = server.post("/v1/embeddings", {"input": ["one", "two"]})
+    for ours_, theirs in zip(reply.data, http["data"], strict=True):
+        assert list(ours_.embedding) == pytest.approx(theirs["embedding"], abs=1e-6)
+
+
 def test_errors_have_code_and_parameter(server, ours):
     messages, stub = ours
     for fields, code, param in [({"n": 0}, grpc.StatusCode.INVALID_ARGUMENT, "n"),

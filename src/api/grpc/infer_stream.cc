@@ -279,6 +279,7 @@ void InferStream::Act(std::unique_lock<std::mutex> lock) {
   }
   const bool write = !writing_ && !queue_.empty();
   if (write) {
+    outgoing_.Clear();
     bool own_buffer = false;  // of no use: the buffer counts its references
     INFERD_CHECK(
         grpc::SerializationTraits<Response>::Serialize(queue_.front(), &outgoing_, &own_buffer)

@@ -7,6 +7,7 @@
 #include "api/grpc/stream_call.h"
 #include "api/grpc/unary_call.h"
 #include "api/openai/completion_request.h"
+#include "api/openai/embedding_request.h"
 #include "base/error.h"
 #include "inferd/v1/inference.grpc.pb.h"
 #include "inferd/version.h"
@@ -74,6 +75,18 @@ PrepareCall PrepareCompletion(const v1::CompletionRequest* request,
     prepared.ids.push_back(head.id);
     spec.format = std::make_unique<CompletionProtoFormat>(std::move(head), full, stream);
     prepared.generation = std::make_unique<Generation>(std::move(spec));
+    return prepared;
+  };
+}
+
+PrepareCall PrepareEmbed(const v1::EmbedRequest* request, v1::EmbedResponse* full) {
+  return [=](const ServerContext& context, Fault* fault) -> Result<PreparedCall> {
+    INFERD_ASSIGN(const Json body, ReadRequest(context, *request, false, fault));
+    INFERD_ASSIGN(EmbeddingRequest embedding, ParseEmbedding(context, Fields(body, fault)));
+    embedding.spec.format =
+        std::make_unique<EmbedProtoFormat>(context.model.name(), embedding.dimensions, full);
+    PreparedCall prepared;
+    prepared.generation = std::make_unique<Generation>(std::move(embedding.spec));
     return prepared;
   };
 }
@@ -176,6 +189,12 @@ class InferenceServiceImpl final : public v1::Inference::CallbackService {
         shared_, context, "CompletionStream", [request](auto* queue) {
           return PrepareCompletion(request, nullptr, queue);
         });
+  }
+
+  grpc::ServerUnaryReactor* Embed(Context* context,
+                                  const v1::EmbedRequest* request,
+                                  v1::EmbedResponse* response) override {
+    return UnaryCall::Start(shared_, context, "Embed", PrepareEmbed(request, response));
   }
 
   grpc::ServerUnaryReactor* Tokenize(Context* context,

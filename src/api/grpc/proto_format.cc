@@ -2,6 +2,7 @@
 #include "api/grpc/proto_format.h"
 
 #include "api/core/generate_params.h"
+#include "api/openai/embedding_format.h"
 
 #include <variant>
 
@@ -177,6 +178,22 @@ void CompletionProtoFormat::AppendFull(std::span<const ReplyPiece> choices,
   SetHead(full_);
   for (const ReplyPiece& piece : choices) {
     SetChoice(piece, full_->add_choices());
+  }
+  SetUsage(usage, full_->mutable_usage());
+}
+
+// ---- embeddings
+
+void EmbedProtoFormat::AppendFull(std::span<const ReplyPiece> choices,
+                                  const Usage& usage,
+                                  std::string* /*out*/) {
+  full_->set_object("list");
+  full_->set_model(model_);
+  for (const ReplyPiece& piece : choices) {
+    const std::vector<float> values = NormalizedEmbedding(piece.embedding, dimensions_);
+    v1::Embedding* const embedding = full_->add_data();
+    embedding->set_index(piece.index);
+    embedding->mutable_embedding()->Assign(values.begin(), values.end());
   }
   SetUsage(usage, full_->mutable_usage());
 }

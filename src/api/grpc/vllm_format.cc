@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/grpc/vllm_format.h"
 
+#include "api/openai/embedding_format.h"
+
 #include <utility>
 #include <variant>
 
@@ -73,6 +75,15 @@ void VllmFormat::AppendEnd(const Usage& usage, bool /*usage_asked*/, std::string
     complete.set_cached_tokens(static_cast<std::uint32_t>(usage.cached_tokens));
     *queue_->emplace_back().mutable_complete() = std::move(complete);
   }
+}
+
+void VllmEmbedFormat::AppendFull(std::span<const ReplyPiece> choices,
+                                 const Usage& usage,
+                                 std::string* /*out*/) {
+  const std::vector<float> values = NormalizedEmbedding(choices.front().embedding, 0);
+  full_->mutable_embedding()->Assign(values.begin(), values.end());
+  full_->set_embedding_dim(static_cast<std::uint32_t>(values.size()));
+  full_->set_prompt_tokens(static_cast<std::uint32_t>(usage.prompt_tokens));
 }
 
 }  // namespace inferd::api

@@ -8,6 +8,7 @@
 #include "api/grpc/unary_call.h"
 #include "api/grpc/vllm_format.h"
 #include "api/openai/completion_request.h"
+#include "api/openai/embedding_request.h"
 #include "base/error.h"
 #include "inferd/version.h"
 #include "vllm/vllm_engine.grpc.pb.h"
@@ -164,6 +165,22 @@ PrepareCall PrepareGenerate(const pb::GenerateRequest* request,
   };
 }
 
+PrepareCall PrepareEmbed(const pb::EmbedRequest* request, pb::EmbedResponse* response) {
+  return [=](const ServerContext& context, Fault* fault) -> Result<PreparedCall> {
+    const auto& ids = request->tokenized().input_ids();
+    Json body;
+    body["input"] = Json(std::vector<std::uint32_t>(ids.begin(), ids.end()));
+    INFERD_ASSIGN(EmbeddingRequest embedding, ParseEmbedding(context, Fields(body, fault)));
+    embedding.spec.format = std::make_unique<VllmEmbedFormat>(response);
+    PreparedCall prepared;
+    if (!request->request_id().empty()) {
+      prepared.ids.push_back(request->request_id());
+    }
+    prepared.generation = std::make_unique<Generation>(std::move(embedding.spec));
+    return prepared;
+  };
+}
+
 void SetLoads(const ServerContext& context, pb::GetLoadsResponse* response) {
   const auto stats = context.service.stats();
   response->set_version(std::string(kVersion));
@@ -205,12 +222,9 @@ class VllmService final : public pb::VllmEngine::CallbackService {
   }
 
   Reactor* Embed(Context* context,
-                 const pb::EmbedRequest* /*request*/,
-                 pb::EmbedResponse* /*response*/) override {
-    return AnswerInline(
-        shared_, context, "VllmEngine.Embed", [](const ServerContext&, Fault*) -> Result<> {
-          return Unimplemented("Embed is not supported by this server yet");
-        });
+                 const pb::EmbedRequest* request,
+                 pb::EmbedResponse* response) override {
+    return UnaryCall::Start(shared_, context, "VllmEngine.Embed", PrepareEmbed(request, response));
   }
 
   Reactor* HealthCheck(Context* context,

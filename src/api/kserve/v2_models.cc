@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "inferd/version.h"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace inferd::api {
@@ -17,9 +19,11 @@ bool Ready(const ServerContext& context) {
   return context.service.phase() == leader::Phase::kReady && !context.draining;
 }
 
-Outcome StatusOnly(bool good) {
+/// {"live":true} and its like.
+Outcome Flag(std::string_view name, bool good) {
   HttpResponse response;
   response.status = good ? 200 : 503;
+  response.body = fmt::format(R"({{"{}":{}}})", name, good);
   return response;
 }
 
@@ -54,20 +58,20 @@ Result<Outcome> V2Server(const ServerContext& /*context*/,
 Result<Outcome> V2Live(const ServerContext& /*context*/,
                        const HttpRequest& /*request*/,
                        Fault* /*fault*/) {
-  return StatusOnly(true);
+  return Flag("live", true);
 }
 
 Result<Outcome> V2Ready(const ServerContext& context,
                         const HttpRequest& /*request*/,
                         Fault* /*fault*/) {
-  return StatusOnly(Ready(context));
+  return Flag("ready", Ready(context));
 }
 
 Result<Outcome> V2ModelGet(const ServerContext& context, const HttpRequest& request, Fault* fault) {
   const V2Path path = ParseV2Path(request.path, "/v2/models/");
   INFERD_TRY(CheckModelVersion(context, path.name, path.version, fault));
   if (path.action == "ready") {
-    return StatusOnly(Ready(context));
+    return Flag("ready", Ready(context));
   }
   if (!path.action.empty()) {
     return NotFound("There is nothing to get at {}", request.path.substr(0, 100));
@@ -113,7 +117,7 @@ Result<Outcome> V2Repository(const ServerContext& context,
   const V2Path path = ParseV2Path(request.path, "/v2/repository/models/");
   INFERD_TRY(CheckModelVersion(context, path.name, path.version, fault));
   if (path.action == "load") {
-    return StatusOnly(Ready(context));  // it is loaded, or on its way
+    return Flag("ready", Ready(context));  // it is loaded, or on its way
   }
   if (path.action == "unload") {
     return Error(

@@ -5,6 +5,7 @@
 #include "api/core/json_parse.h"
 #include "api/core/prompts.h"
 #include "api/openai/embedding_format.h"
+#include "api/openai/embedding_request.h"
 #include "api/openai/endpoints.h"
 #include "base/error.h"
 
@@ -26,28 +27,35 @@ Result<bool> IsBase64(const Fields& fields) {
 
 }  // namespace
 
-Result<Outcome> Embeddings(const ServerContext& context, const HttpRequest& request, Fault* fault) {
-  INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
-  const Fields fields(body, fault);
-  INFERD_TRY(CheckModel(context, fields));
-  INFERD_ASSIGN(const bool base64, IsBase64(fields));
+Result<EmbeddingRequest> ParseEmbedding(const ServerContext& context, const Fields& fields) {
+  EmbeddingRequest request;
   const IntLimit dimensions_limit{"dimensions", 1, context.service.model().hidden_size};
   INFERD_ASSIGN(const auto dimensions, fields.Int(dimensions_limit));
+  request.dimensions = static_cast<std::size_t>(dimensions.value_or(0));
   INFERD_ASSIGN(const auto priority, fields.Int(limits::kPriority));
   INFERD_TRY(fields.String("user"));
   INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields, "input"));
 
   GenerateParams params;
   params.priority = static_cast<std::int32_t>(priority.value_or(0));
-  GenerationSpec spec;
   leader::GenerateRequest prototype;
-  INFERD_TRY(ApplyParams(context, params, &spec, &prototype));
+  INFERD_TRY(ApplyParams(context, params, &request.spec, &prototype));
   prototype.embed = true;
-  spec.echoes.resize(prompts.ids.size());
-  INFERD_TRY(AddPrompts(context, std::move(prompts.ids), prototype, 0, 0, "input", &spec, fault));
-  spec.format = std::make_unique<EmbeddingFormat>(
-      context.model.name(), base64, static_cast<std::size_t>(dimensions.value_or(0)));
-  return Outcome(std::make_unique<Generation>(std::move(spec)));
+  request.spec.echoes.resize(prompts.ids.size());
+  INFERD_TRY(AddPrompts(
+      context, std::move(prompts.ids), prototype, 0, 0, "input", &request.spec, fields.fault()));
+  return request;
+}
+
+Result<Outcome> Embeddings(const ServerContext& context, const HttpRequest& request, Fault* fault) {
+  INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
+  const Fields fields(body, fault);
+  INFERD_TRY(CheckModel(context, fields));
+  INFERD_ASSIGN(const bool base64, IsBase64(fields));
+  INFERD_ASSIGN(EmbeddingRequest embedding, ParseEmbedding(context, fields));
+  embedding.spec.format =
+      std::make_unique<EmbeddingFormat>(context.model.name(), base64, embedding.dimensions);
+  return Outcome(std::make_unique<Generation>(std::move(embedding.spec)));
 }
 
 }  // namespace inferd::api

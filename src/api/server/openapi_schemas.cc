@@ -227,6 +227,13 @@ void AddOthers(Json* schemas) {
                OrNull({{"type", "array"}, {"maxItems", limits::kAbortNames}, {"items", Text()}})}},
              {});
   (*schemas)["RenderedList"] = ListOf({{"type", "object"}});
+  (*schemas)["V2Request"] = Object({{"id", OrNull(Text())},
+                                    {"text_input", OrNull(Text())},
+                                    {"parameters", OrNull({{"type", "object"}})},
+                                    {"inputs", OrNull(ListOf({{"type", "object"}}))}},
+                                   {});
+  (*schemas)["V2Index"] =
+      ListOf(Object({{"name", Text()}, {"version", Text()}, {"state", Text()}}, {"name", "state"}));
   (*schemas)["AnyObject"] = {{"type", "object"}};
   (*schemas)["Error"] =
       Object({{"error", {{"anyOf", Json::array({{{"type", "object"}}, Text()})}}}}, {"error"});

@@ -274,6 +274,27 @@ TEST_F(GrpcInferenceTest, TokensThereAndBack) {
   EXPECT_EQ(Trailer(*context, "inferd-param"), "tokens[3]");
 }
 
+TEST_F(GrpcInferenceTest, EmbedGivesAVectorForEachInput) {
+  v1::EmbedRequest request;
+  request.add_input("ab");
+  request.add_input("c");
+  v1::EmbedResponse response;
+  auto context = CallContext();
+  const auto status = stub_->Embed(context.get(), request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.data_size(), 2);
+  const auto& vector = response.data(1).embedding();
+  EXPECT_EQ(std::vector<float>(vector.begin(), vector.end()),
+            (std::vector<float>{0.6F, 0, -0.8F, 0}));
+  EXPECT_EQ(response.data(1).index(), 1);
+  EXPECT_EQ(response.usage().prompt_tokens(), 5);
+  request.set_dimensions(0);
+  context = CallContext();
+  EXPECT_EQ(stub_->Embed(context.get(), request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Trailer(*context, "inferd-param"), "dimensions");
+}
+
 TEST_F(GrpcInferenceTest, ModelInfoTellsWhatIsServed) {
   v1::ModelInfoResponse info;
   auto context = CallContext();

@@ -134,6 +134,17 @@ TEST_F(GrpcVllmTest, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(Generate(request).status.error_code(), ::grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(GrpcVllmTest, EmbedGivesAVector) {
+  pb::EmbedRequest request;
+  request.mutable_tokenized()->add_input_ids(104);
+  pb::EmbedResponse response;
+  const auto status = stub_->Embed(CallContext().get(), request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.embedding_dim(), 4U);
+  EXPECT_EQ(response.embedding(0), 0.6F);
+  EXPECT_EQ(response.prompt_tokens(), 1U);
+}
+
 TEST_F(GrpcVllmTest, AbortEndsARequestByItsId) {
   service_.Pause(true);
   auto context = CallContext();
