@@ -191,6 +191,7 @@ void GenerationCall::EndIfQuiet(std::unique_lock<std::mutex> lock) {
   closed_ = true;
   record_.SetCode(static_cast<int>(status_.error_code()));
   const grpc::Status status = status_;
+  record_.SetAdmission(nullptr);  // a client that knows the end may begin anew
   lock.unlock();
   EndCall(status);
 }

@@ -252,6 +252,7 @@ void InferStream::EmitEnd(const Part& part, const std::optional<Error>& failure)
 
 void InferStream::End(Part* part, const std::optional<Error>& failure) {
   std::unique_lock lock(mutex_);
+  part->admission.reset();  // a client that knows the end may begin anew
   if (part->ticket != 0 && !part->request().id().empty()) {
     shared_->running.Remove(part->request().id(), part->ticket);
   }
