@@ -66,19 +66,17 @@ void GenerationCall::Work(PrepareCall* prepare) {
     return EndWith(prepared.error(), fault);
   }
   std::unique_lock lock(mutex_);  // OnEnd waits for the ticket
-  auto submitted = shared_->host->Submit(std::move(prepared->generation), this);
+  ids_ = std::move(prepared->ids);
+  if (!record_.request_id().empty()) {
+    ids_.push_back(record_.request_id());
+  }
+  auto submitted =
+      shared_->running.Submit(shared_->host.get(), std::move(prepared->generation), this, ids_);
   if (!submitted.ok()) {
     lock.unlock();
     return EndWith(submitted.error(), {});
   }
   ticket_ = *submitted;
-  ids_ = std::move(prepared->ids);
-  if (!record_.request_id().empty()) {
-    ids_.push_back(record_.request_id());
-  }
-  for (const std::string& id : ids_) {
-    shared_->running.Add(id, ticket_);
-  }
   if (cancelled_) {
     shared_->host->Cancel(ticket_);
   }

@@ -188,15 +188,13 @@ void InferStream::Prepare(Part* part) {
     lock.unlock();
     return End(part, Error(Code::kCancelled, "The call was cancelled"));
   }
-  auto submitted = shared_->host->Submit(std::move(prepared->generation), part);
+  auto submitted = shared_->running.Submit(
+      shared_->host.get(), std::move(prepared->generation), part, prepared->ids);
   if (!submitted.ok()) {
     lock.unlock();
     return End(part, submitted.error());
   }
   part->ticket = *submitted;
-  if (!part->request().id().empty()) {
-    shared_->running.Add(part->request().id(), part->ticket);
-  }
 }
 
 // ---- the host's thread

@@ -3,10 +3,13 @@
 #pragma once
 
 #include "api/core/generation_host.h"
+#include "inferd/result.h"
 
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace inferd::api {
@@ -14,9 +17,19 @@ namespace inferd::api {
 /// Any thread. Clients choose ids, so several calls may have the same one.
 class RunningCalls {
  public:
-  void Add(const std::string& id, GenerationHost::Ticket ticket) {
+  /// Submits with the table locked, so that whoever sees the generation run finds it here.
+  Result<GenerationHost::Ticket> Submit(GenerationHost* host,
+                                        std::unique_ptr<Generation> generation,
+                                        GenerationListener* listener,
+                                        const std::vector<std::string>& ids) {
     const std::lock_guard lock(mutex_);
-    tickets_.emplace(id, ticket);
+    auto ticket = host->Submit(std::move(generation), listener);
+    if (ticket.ok()) {
+      for (const std::string& id : ids) {
+        tickets_.emplace(id, *ticket);
+      }
+    }
+    return ticket;
   }
   void Remove(const std::string& id, GenerationHost::Ticket ticket) {
     const std::lock_guard lock(mutex_);

@@ -45,6 +45,7 @@ class GrpcTest : public testing::Test {
   std::shared_ptr<grpc::Channel> NewChannel(int max_receive_bytes = 4 << 20) const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // what is not read does not pile up here
     arguments.SetMaxReceiveMessageSize(max_receive_bytes);
     return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->port()),
                                      grpc::InsecureChannelCredentials(),
