@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# Builds configs/models.yaml into inferd_store, as a string.
-set(INFERD_CATALOG_YAML ${CMAKE_SOURCE_DIR}/configs/models.yaml)
-set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${INFERD_CATALOG_YAML})
-file(READ ${INFERD_CATALOG_YAML} yaml)
-file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/catalog_text.cc @ONLY CONTENT
-"// Made from configs/models.yaml by cmake/catalog.cmake.
-#include \"store/catalog.h\"
+# Builds data files of configs/ into rooms, as strings.
+function(inferd_embed file room header function)
+  set(path ${CMAKE_SOURCE_DIR}/configs/${file})
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+  file(READ ${path} yaml)
+  get_filename_component(stem ${file} NAME_WE)
+  set(out ${CMAKE_BINARY_DIR}/generated/${stem}_text.cc)
+  file(CONFIGURE OUTPUT ${out} @ONLY CONTENT
+"// Made from configs/@file@ by cmake/catalog.cmake.
+#include \"@header@\"
 
-namespace inferd::store {
+namespace inferd::@room@ {
 
-std::string_view BuiltInCatalog() {
+std::string_view @function@() {
   return R\"yaml(@yaml@)yaml\";
 }
 
-}  // namespace inferd::store
+}  // namespace inferd::@room@
 ")
-target_sources(inferd_store PRIVATE ${CMAKE_BINARY_DIR}/generated/catalog_text.cc)
+  target_sources(inferd_${room} PRIVATE ${out})
+endfunction()

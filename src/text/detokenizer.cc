@@ -85,12 +85,15 @@ void Utf8Assembler::Finish(std::string* out) {
 IncrementalDetokenizer::IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer,
                                                DetokenizerOptions options)
     : tokenizer_(std::move(tokenizer)),
-      options_(options),
-      spaces_to_strip_(options.at_text_start ? tokenizer_->leading_spaces_to_strip() : 0) {}
+      options_(std::move(options)),
+      spaces_to_strip_(options_.at_text_start ? tokenizer_->leading_spaces_to_strip() : 0) {}
 
 void IncrementalDetokenizer::Append(std::int32_t id, std::string* out) {
   if (options_.skip_special && tokenizer_->IsSpecial(id)) {
-    return;
+    const auto index = static_cast<std::size_t>(id);
+    if (options_.shown == nullptr || index >= options_.shown->size() || !(*options_.shown)[index]) {
+      return;
+    }
   }
   std::string_view bytes = tokenizer_->TokenBytes(id);
   while (spaces_to_strip_ > 0 && !bytes.empty()) {

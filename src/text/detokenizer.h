@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace inferd::text {
 
@@ -31,6 +32,8 @@ class Utf8Assembler {
 struct DetokenizerOptions {
   /// Hide control tokens (the OpenAI default). False shows their literals.
   bool skip_special = true;
+  /// Control tokens that are shown all the same, by id; null: none.
+  std::shared_ptr<const std::vector<bool>> shown = nullptr;
   /// The ids are a text from its beginning, not the continuation of a prompt: the space that the
   /// tokenizer puts before a first word is taken off. Replies continue a prompt, so this is false
   /// for them.

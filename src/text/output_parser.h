@@ -22,6 +22,7 @@ struct OutputDelta {
   Kind kind = Kind::kContent;
   std::int32_t call = -1;  // 0, 1, ... within the choice
   std::string text;
+  std::string id = {};  // of kToolCall: the model's own, or a new one as its template wants it
 };
 
 /// Owner: one choice; one thread.
@@ -35,6 +36,8 @@ class OutputParser {
   virtual void Finish(std::vector<OutputDelta>* out) = 0;
   /// The text that comes next is reasoning, as far as is known.
   virtual bool in_reasoning() const = 0;
+  /// All that the request allows has been said: the choice is over, whatever would follow.
+  virtual bool ended() const = 0;
 };
 
 /// Makes the parser of each choice of a request. Immutable, shared by the choices.
