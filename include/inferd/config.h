@@ -15,6 +15,9 @@ struct ModelConfig {
   std::vector<std::string> served_model_name;
   std::string chat_template;  // a file; empty: the model's own
   bool trust_request_chat_template = false;
+  std::string tool_call_parser = "auto";  // a dialect's name, auto or none
+  std::string reasoning_parser = "auto";
+  std::string tool_dialects;       // a file with more dialects
   std::int64_t max_model_len = 0;  // 0: what the model and the memory allow
   std::string dtype = "auto";
   std::string quantization;

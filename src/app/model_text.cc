@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/model_text.h"
 
+#include "api/chat/template_probe.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "text/chat_template.h"
+#include "text/dialect.h"
 #include "text/tokenizer_config.h"
 
 #include <algorithm>
@@ -64,20 +66,20 @@ text::SpecialTokens Specials(const text::Tokenizer& tokenizer,
   return specials;
 }
 
+Result<std::string> TemplateSource(const store::TokenizerFiles& files,
+                                   const text::TokenizerConfig& config,
+                                   const std::string& file) {
+  if (!file.empty()) {
+    return base::ReadFile(file, kMaxTemplateBytes);
+  }
+  return files.chat_template ? *files.chat_template : config.chat_template.value_or("");
+}
+
 /// Null when the model has none. A template that does not compile does not stop completions, so it
 /// is only reported, unless the user gave it.
-Result<std::shared_ptr<const text::ChatTemplate>> MakeTemplate(const store::TokenizerFiles& files,
-                                                               const text::TokenizerConfig& config,
+Result<std::shared_ptr<const text::ChatTemplate>> MakeTemplate(const std::string& source,
                                                                const text::SpecialTokens& specials,
                                                                const std::string& file) {
-  std::string source;
-  if (!file.empty()) {
-    INFERD_ASSIGN(source, base::ReadFile(file, kMaxTemplateBytes));
-  } else if (files.chat_template) {
-    source = *files.chat_template;
-  } else {
-    source = config.chat_template.value_or("");
-  }
   if (source.empty()) {
     return std::shared_ptr<const text::ChatTemplate>();
   }
@@ -92,6 +94,31 @@ Result<std::shared_ptr<const text::ChatTemplate>> MakeTemplate(const store::Toke
     return compiled.error().WithContext(file);
   }
   return compiled;
+}
+
+Result<> AddDialect(const ModelConfig& config,
+                    const std::string& template_source,
+                    api::ServedModel* served) {
+  std::string users;
+  if (!config.tool_dialects.empty()) {
+    INFERD_ASSIGN(users, base::ReadFile(config.tool_dialects, kMaxTemplateBytes));
+  }
+  auto table = text::DialectTable::Load(users);
+  if (!table.ok()) {
+    return table.error().WithContext(config.tool_dialects);
+  }
+  INFERD_ASSIGN(served->dialect,
+                table->Select(template_source, config.tool_call_parser, config.reasoning_parser));
+  served->marker_tokens = text::MarkerTokens(*served->tokenizer, served->dialect);
+  if (served->chat_template != nullptr) {
+    served->arguments_as_text = api::WantsArgumentsAsText(*served->chat_template);
+  }
+  const auto& [calls, reasoning] = served->dialect;
+  log::Info("app",
+            "tool calls: {}; reasoning: {}",
+            calls == nullptr ? "none" : calls->name,
+            reasoning == nullptr ? "none" : reasoning->name);
+  return {};
 }
 
 }  // namespace
@@ -114,8 +141,10 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
   INFERD_ASSIGN(served->tokenizer, MakeTokenizer(model.tokenizer));
   INFERD_ASSIGN(const text::TokenizerConfig text_config, ReadConfig(model.tokenizer));
   const text::SpecialTokens specials = Specials(*served->tokenizer, text_config, model.tokenizer);
-  INFERD_ASSIGN(served->chat_template,
-                MakeTemplate(model.tokenizer, text_config, specials, config.chat_template));
+  INFERD_ASSIGN(const std::string source,
+                TemplateSource(model.tokenizer, text_config, config.chat_template));
+  INFERD_ASSIGN(served->chat_template, MakeTemplate(source, specials, config.chat_template));
+  INFERD_TRY(AddDialect(config, source, served.get()));
   served->specials = specials;
   served->trust_request_chat_template = config.trust_request_chat_template;
   served->grammars = std::make_shared<text::GrammarCache>(served->tokenizer, model.spec.eos_ids);

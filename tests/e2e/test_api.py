@@ -187,7 +187,7 @@ def test_errors(server):
     for name, value in {"temperature": -1, "top_p": 0, "n": 0, "max_tokens": 0, "seed": 2**64, "tools": [{"type": "function"}]}.items():
         with pytest.raises(openai.BadRequestError) as error:
             chat(server, "hello", extra_body={name: value})
-        assert error.value.param == name
+        assert error.value.param.split("[")[0] == name
     with pytest.raises(openai.BadRequestError) as image:
         server.client.chat.completions.create(model="toy", messages=[{"role": "user", "content": [
             {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}]}])

@@ -107,6 +107,19 @@ Result<> NormalizeToolCalls(const std::string& path, Fault* fault, Json* message
   return {};
 }
 
+/// Templates read the one of the two names that they know.
+Result<> NormalizeReasoning(const std::string& path, Fault* fault, Json* message) {
+  const Fields fields(*message, fault, path + ".");
+  INFERD_ASSIGN(auto reasoning, fields.String("reasoning"));
+  INFERD_ASSIGN(auto content, fields.String("reasoning_content"));
+  if (reasoning && !content) {
+    (*message)["reasoning_content"] = *reasoning;
+  } else if (content && !reasoning) {
+    (*message)["reasoning"] = *content;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Json> NormalizeMessages(const Fields& fields) {
@@ -139,6 +152,7 @@ Result<Json> NormalizeMessages(const Fields& fields) {
     }
     INFERD_TRY(NormalizeContent(*role, path, fault, &message));
     INFERD_TRY(NormalizeToolCalls(path, fault, &message));
+    INFERD_TRY(NormalizeReasoning(path, fault, &message));
     if (*role == "developer") {
       message["role"] = "system";
     }

@@ -20,7 +20,7 @@ std::string_view Trim(std::string_view text) {
 }
 
 /// Cuts what the template put behind the last message, so that the reply continues it.
-Result<std::string> CutAfterFinalMessage(std::string rendered, const Json& messages, Fault* fault) {
+Result<ChatText> CutAfterFinalMessage(std::string rendered, const Json& messages, Fault* fault) {
   const auto& content = messages.back()["content"].get_ref<const std::string&>();
   std::string_view part = content;
   std::size_t at = rendered.rfind(part);
@@ -35,7 +35,24 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, const Json& messa
         "continue_final_message needs a last message whose text the chat template shows");
   }
   rendered.resize(at + part.size());
-  return rendered;
+  return ChatText{std::move(rendered), part.size()};
+}
+
+/// For templates that write arguments of past calls as they come.
+Json WithArgumentsAsText(Json messages) {
+  for (Json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) {
+      continue;
+    }
+    for (Json& call : *calls) {
+      Json& arguments = call["function"]["arguments"];
+      if (!arguments.is_string()) {
+        arguments = arguments.dump();
+      }
+    }
+  }
+  return messages;
 }
 
 /// The request's own template where that is allowed, else the model's; null: there is none.
@@ -61,9 +78,7 @@ Result<std::shared_ptr<const text::ChatTemplate>> TemplateOf(const ServedModel& 
 
 }  // namespace
 
-Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
-                                             const ChatRequest& chat,
-                                             Fault* fault) {
+Result<ChatText> RenderChat(const ServerContext& context, const ChatRequest& chat, Fault* fault) {
   INFERD_ASSIGN(const auto chat_template, TemplateOf(context.model, chat, fault));
   if (chat_template == nullptr) {
     return FieldError(
@@ -73,8 +88,10 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
         "--chat-template FILE");
   }
   Json variables;
-  variables["messages"] = chat.messages;
-  variables["tools"] = nullptr;
+  variables["messages"] =
+      context.model.arguments_as_text ? WithArgumentsAsText(chat.messages) : chat.messages;
+  // What the model does not see it cannot call.
+  variables["tools"] = chat.tools.offered() ? chat.tools.list : Json(nullptr);
   variables["add_generation_prompt"] = chat.add_generation_prompt;
   if (!chat.documents.is_null()) {
     variables["documents"] = chat.documents;
@@ -87,15 +104,29 @@ Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
     *fault = {"messages", "chat_template_error"};
     return rendered.error().WithContext("chat template");
   }
-  std::string text = *std::move(rendered);
   if (chat.continue_final_message) {
-    INFERD_ASSIGN(text, CutAfterFinalMessage(std::move(text), chat.messages, fault));
+    return CutAfterFinalMessage(*std::move(rendered), chat.messages, fault);
   }
-  INFERD_ASSIGN(auto ids, EncodePrompt(context, text, chat.add_special_tokens, "messages", fault));
+  return ChatText{*std::move(rendered), 0};
+}
+
+Result<std::vector<std::int32_t>> EncodeChat(const ServerContext& context,
+                                             const ChatRequest& chat,
+                                             const ChatText& rendered,
+                                             Fault* fault) {
+  INFERD_ASSIGN(auto ids,
+                EncodePrompt(context, rendered.text, chat.add_special_tokens, "messages", fault));
   if (ids.empty()) {
     return FieldError(fault, "messages", "The messages make an empty prompt");
   }
   return ids;
+}
+
+Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
+                                             const ChatRequest& chat,
+                                             Fault* fault) {
+  INFERD_ASSIGN(const ChatText rendered, RenderChat(context, chat, fault));
+  return EncodeChat(context, chat, rendered, fault);
 }
 
 }  // namespace inferd::api

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/chat/chat_request.h"
 
+#include "api/chat/call_constraint.h"
 #include "api/chat/chat_messages.h"
+#include "text/dialect_parser.h"
 
 #include <utility>
 
@@ -17,6 +19,48 @@ Result<std::int32_t> ParseLogprobs(const Fields& fields) {
     return FieldError(fields.fault(), "top_logprobs", "top_logprobs needs logprobs true");
   }
   return logprobs ? static_cast<std::int32_t>(top.value_or(0)) : -1;
+}
+
+/// Only what the model's dialect can tell apart costs anything: without tools and reasoning there
+/// is no parser.
+void AddParsers(const ServedModel& model,
+                const ChatRequest& chat,
+                const ChatText& rendered,
+                GenerationSpec* spec) {
+  text::ParserOptions options{.dialect = model.dialect, .reasoning = chat.include_reasoning};
+  if (chat.tools.offered()) {
+    options.tools = chat.tools.shapes;
+    options.max_calls = chat.tools.one_call() ? 1 : 0;
+  } else {
+    options.dialect.calls = nullptr;
+  }
+  spec->parsers = text::MakeParsers(std::move(options), rendered.text, rendered.continued_bytes);
+  if (spec->parsers != nullptr) {
+    spec->marker_tokens = model.marker_tokens;
+  }
+}
+
+/// Adds what the tools ask for, and keeps structured output out of reasoning.
+Result<> Constrain(const ServerContext& context,
+                   const ChatRequest& chat,
+                   bool in_reasoning,
+                   leader::GenerateRequest* prototype,
+                   Fault* fault) {
+  if (in_reasoning && chat.params.grammar != nullptr) {
+    prototype->constraint =
+        MakeConstraint(chat.params.grammar, context.model.tokenizer, AfterReasoning(context.model));
+  }
+  INFERD_ASSIGN(auto constraint, ConstrainCalls(context, chat.tools, in_reasoning, fault));
+  if (constraint == nullptr) {
+    return {};
+  }
+  if (prototype->constraint != nullptr) {
+    return FieldError(fault,
+                      "tool_choice",
+                      "tool_choice and strict tools cannot be combined with structured output");
+  }
+  prototype->constraint = std::move(constraint);
+  return {};
 }
 
 }  // namespace
@@ -39,6 +83,7 @@ Result<> ParseChatPrompt(const Fields& fields, ChatRequest* chat) {
     }
     chat->documents = *documents;
   }
+  INFERD_ASSIGN(chat->tools, ParseTools(fields));
   INFERD_ASSIGN(chat->reasoning_effort, fields.String("reasoning_effort"));
   if (const Json* const given = fields.Find("chat_template_kwargs")) {
     if (!given->is_object()) {
@@ -66,6 +111,7 @@ Result<ChatRequest> ParseChatRequest(const ServerContext& context, const Fields&
   INFERD_ASSIGN(const auto max_completion_tokens, fields.Int(limits::kMaxCompletionTokens));
   chat.params.max_tokens = max_completion_tokens ? max_completion_tokens : max_tokens;
   INFERD_TRY(ParseChatPrompt(fields, &chat));
+  INFERD_ASSIGN(chat.include_reasoning, fields.BoolOr("include_reasoning", true));
   return chat;
 }
 
@@ -76,7 +122,12 @@ Result<GenerationSpec> PrepareChat(const ServerContext& context,
   leader::GenerateRequest prototype;
   INFERD_TRY(ApplyParams(context, chat.params, &spec, &prototype));
   std::vector<std::vector<std::int32_t>> prompts(1);
-  INFERD_ASSIGN(prompts.front(), ChatPrompt(context, chat, fault));
+  INFERD_TRY(CheckTools(context.model, chat.tools, fault));
+  INFERD_ASSIGN(const ChatText rendered, RenderChat(context, chat, fault));
+  INFERD_ASSIGN(prompts.front(), EncodeChat(context, chat, rendered, fault));
+  AddParsers(context.model, chat, rendered, &spec);
+  const bool in_reasoning = spec.parsers != nullptr && spec.parsers->Make()->in_reasoning();
+  INFERD_TRY(Constrain(context, chat, in_reasoning, &prototype, fault));
   INFERD_TRY(AddPrompts(context,
                         std::move(prompts),
                         prototype,

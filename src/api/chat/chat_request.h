@@ -3,6 +3,7 @@
 // running generation.
 #pragma once
 
+#include "api/chat/chat_tools.h"
 #include "api/core/context.h"
 #include "api/core/fields.h"
 #include "api/core/generate_params.h"
@@ -11,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,6 +25,8 @@ struct ChatRequest {
   /// As NormalizeMessages() makes them: role, text content, tool_calls with arguments as objects.
   nlohmann::ordered_json messages;
   nlohmann::ordered_json documents;  // a list, or null
+  ChatTools tools;
+  bool include_reasoning = true;  // false: it is made, but not answered
   std::optional<std::string> reasoning_effort;
   std::string template_kwargs;               // a JSON object as text; empty: none
   std::optional<std::string> chat_template;  // in place of the model's own
@@ -38,10 +42,23 @@ Result<> ParseChatPrompt(const Fields& fields, ChatRequest* chat);
 /// All of a chat request in OpenAI's and vLLM's names.
 Result<ChatRequest> ParseChatRequest(const ServerContext& context, const Fields& fields);
 
+/// A rendered prompt.
+struct ChatText {
+  std::string text;
+  std::size_t continued_bytes = 0;  // its last bytes are a message that the reply continues
+};
+Result<ChatText> RenderChat(const ServerContext& context, const ChatRequest& chat, Fault* fault);
+
 /// Renders the model's template and tokenises. The prompt begins with BOS once if the model wants
 /// one, whether or not the template prints it.
 Result<std::vector<std::int32_t>> ChatPrompt(const ServerContext& context,
                                              const ChatRequest& chat,
+                                             Fault* fault);
+
+/// The same in two steps: tokenises what RenderChat() made.
+Result<std::vector<std::int32_t>> EncodeChat(const ServerContext& context,
+                                             const ChatRequest& chat,
+                                             const ChatText& rendered,
                                              Fault* fault);
 
 /// What runs the chat, without a format; errors name OpenAI's fields.

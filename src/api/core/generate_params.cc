@@ -47,8 +47,6 @@ bool TextOnly(const Json& value) { return value == Json::array({"text"}); }
 bool UsualTier(const Json& value) { return value == "auto" || value == "default"; }
 
 constexpr Refused kRefused[] = {
-    {"tools", Empty},
-    {"tool_choice", NoTool},
     {"functions", Empty},
     {"function_call", NoTool},
     {"suffix", EmptyString},

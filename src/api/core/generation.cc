@@ -19,7 +19,9 @@ std::int64_t Characters(std::string_view utf8) {
 
 struct Generation::Choice {
   Choice(std::int32_t choice_index, const GenerationSpec& spec)
-      : index(choice_index), detokenizer(spec.tokenizer, {.skip_special = spec.skip_special}) {
+      : index(choice_index),
+        detokenizer(spec.tokenizer,
+                    {.skip_special = spec.skip_special, .shown = spec.marker_tokens}) {
     if (spec.stops != nullptr) {
       matcher.emplace(spec.stops, spec.include_stop);
     }
@@ -162,15 +164,27 @@ void Generation::EndChoice(Choice* choice, leader::FinishReason finish, StopReas
   MarkDirty(choice);
 }
 
-/// Runs new text past the stop strings; true when one was found, which ends the choice.
+/// The choice has said all that its request allows, which ends it.
+bool Generation::EndIfComplete(Choice* choice) {
+  if (choice->parser == nullptr || !choice->parser->ended()) {
+    return false;
+  }
+  EndChoice(choice, leader::FinishReason::kStop, {});
+  return true;
+}
+
+/// Runs new text past the stop strings; true when it ends the choice.
 bool Generation::TakeText(Choice* choice, const std::string& delta) {
   if (!choice->matcher) {
     AddText(choice, delta);
-    return false;
+    return EndIfComplete(choice);
   }
   const std::int64_t min_tokens = spec_.min_tokens;
   auto output = choice->matcher->Push(delta, min_tokens == 0 || choice->tokens > min_tokens);
   AddText(choice, output.text);
+  if (EndIfComplete(choice)) {
+    return true;
+  }
   if (!output.matched) {
     return false;
   }

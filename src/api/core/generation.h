@@ -34,6 +34,7 @@ struct GenerationSpec {
   std::unique_ptr<ReplyFormat> format;
   /// Tells reasoning and tool calls from content; null: all text is content.
   std::shared_ptr<const text::OutputParserFactory> parsers;
+  std::shared_ptr<const std::vector<bool>> marker_tokens;  // control tokens it needs to see
   std::vector<std::int32_t> stop_token_ids;
   std::int32_t min_tokens = 0;
   std::int32_t n = 1;
@@ -100,6 +101,7 @@ class Generation {
   void AddDeltas(Choice* choice, std::size_t before);
   ReplyPiece PieceOf(const Choice& choice) const;
   void MarkDirty(Choice* choice);
+  bool EndIfComplete(Choice* choice);
   bool TakeText(Choice* choice, const std::string& delta);
   bool TakeToken(Choice* choice, leader::OutputEvent* event, std::int64_t now_ns);
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "text/chat_template.h"
+#include "text/dialect.h"
 #include "text/grammar_cache.h"
 #include "text/tokenizer.h"
 
@@ -32,7 +33,10 @@ struct ServedModel {
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   text::SpecialTokens specials;                             // for templates that requests bring
   bool trust_request_chat_template = false;                 // requests may bring one
-  std::shared_ptr<text::GrammarCache> grammars;             // never null
+  text::Dialect dialect;                                    // of tool calls and reasoning
+  std::shared_ptr<const std::vector<bool>> marker_tokens;   // control tokens that its parser needs
+  bool arguments_as_text = false;  // the template wants past calls' arguments as JSON text
+  std::shared_ptr<text::GrammarCache> grammars;  // never null
   SamplingDefaults defaults;
   std::int64_t created_s = 0;
   std::size_t longest_token_bytes =

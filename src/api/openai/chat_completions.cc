@@ -20,6 +20,7 @@ Result<Outcome> ChatCompletions(const ServerContext& context,
                                              context.model.name(),
                                              UnixNow(),
                                              chat.params.sampling.logprobs >= 0,
+                                             chat.tools.offered(),
                                              context.model.tokenizer);
   INFERD_ASSIGN(auto generation, StartChat(context, chat, std::move(format), fault));
   return Outcome(std::move(generation));

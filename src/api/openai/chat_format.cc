@@ -4,15 +4,90 @@
 #include "api/core/json_writer.h"
 
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
+namespace {
+
+using Kind = text::OutputDelta::Kind;
+
+/// The deltas of a piece by what they are. Calls stay in their order.
+struct Parts {
+  std::string content;
+  std::string reasoning;
+  struct Call {
+    std::int32_t index = 0;
+    const text::OutputDelta* begin = nullptr;  // null: it began earlier
+    std::string arguments;
+  };
+  std::vector<Call> calls;
+};
+
+Parts Sort(const ReplyPiece& piece) {
+  Parts parts;
+  parts.content = piece.text;
+  for (const text::OutputDelta& delta : piece.deltas) {
+    if (delta.kind == Kind::kContent) {
+      parts.content += delta.text;
+    } else if (delta.kind == Kind::kReasoning) {
+      parts.reasoning += delta.text;
+    } else {
+      if (parts.calls.empty() || parts.calls.back().index != delta.call) {
+        parts.calls.push_back({.index = delta.call, .begin = nullptr, .arguments = {}});
+      }
+      if (delta.kind == Kind::kToolCall) {
+        parts.calls.back().begin = &delta;
+      } else {
+        parts.calls.back().arguments += delta.text;
+      }
+    }
+  }
+  return parts;
+}
+
+/// Under both names that clients know.
+void AppendReasoning(std::string_view reasoning, std::string* out) {
+  *out += R"("reasoning":)";
+  AppendQuoted(reasoning, out);
+  *out += R"(,"reasoning_content":)";
+  AppendQuoted(reasoning, out);
+}
+
+void AppendCalls(const Parts& parts, bool numbered, std::string* out) {
+  *out += R"("tool_calls":[)";
+  for (std::size_t i = 0; i < parts.calls.size(); ++i) {
+    const Parts::Call& call = parts.calls[i];
+    *out += i == 0 ? "{" : ",{";
+    if (numbered) {
+      *out += R"("index":)";
+      AppendInt(call.index, out);
+      *out += ',';
+    }
+    if (call.begin != nullptr) {
+      *out += R"("id":)";
+      AppendQuoted(call.begin->id, out);
+      *out += R"(,"type":"function","function":{"name":)";
+      AppendQuoted(call.begin->text, out);
+      *out += ',';
+    } else {
+      *out += R"("function":{)";
+    }
+    *out += R"("arguments":)";
+    AppendQuoted(call.arguments, out);
+    *out += "}}";
+  }
+  *out += ']';
+}
+
+}  // namespace
 
 ChatFormat::ChatFormat(std::string_view id,
                        std::string_view model,
                        std::int64_t created_s,
                        bool logprobs,
+                       bool tools,
                        std::shared_ptr<const text::Tokenizer> tokenizer)
-    : id_(id), logprobs_(logprobs), tokenizer_(std::move(tokenizer)) {
+    : id_(id), logprobs_(logprobs), tools_(tools), tokenizer_(std::move(tokenizer)) {
   common_ = R"({"id":)";
   AppendQuoted(id, &common_);
   common_ += R"(,"object":")";
@@ -71,8 +146,59 @@ void ChatFormat::AppendOpening(std::int32_t index, std::string* out) {
   *out += created_model_;
   *out += R"({"index":)";
   AppendInt(index, out);
-  *out += R"(,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]})";
+  *out += R"(,"delta":{"role":"assistant","content":)";
+  *out += tools_ ? "null" : R"("")";
+  *out += R"(},"logprobs":null,"finish_reason":null}]})";
   *out += "\n\n";
+}
+
+void ChatFormat::AppendDelta(const ReplyPiece& piece, std::string* out) const {
+  *out += R"(,"delta":{)";
+  if (piece.deltas.empty()) {
+    if (!piece.text.empty() || (!piece.logprobs.empty() && !tools_)) {
+      *out += R"("content":)";
+      AppendQuoted(piece.text, out);
+    }
+    *out += '}';
+    return;
+  }
+  const Parts parts = Sort(piece);
+  std::string_view comma;
+  if (!parts.reasoning.empty()) {
+    AppendReasoning(parts.reasoning, out);
+    comma = ",";
+  }
+  if (!parts.content.empty()) {
+    *out += comma;
+    *out += R"("content":)";
+    AppendQuoted(parts.content, out);
+    comma = ",";
+  }
+  if (!parts.calls.empty()) {
+    *out += comma;
+    AppendCalls(parts, true, out);
+  }
+  *out += '}';
+}
+
+void ChatFormat::AppendMessage(const ReplyPiece& choice, std::string* out) const {
+  const Parts parts = Sort(choice);
+  *out += R"(,"message":{"role":"assistant","content":)";
+  if (parts.content.empty() && tools_) {
+    *out += "null";
+  } else {
+    AppendQuoted(parts.content, out);
+  }
+  *out += R"(,"refusal":null)";
+  if (!parts.reasoning.empty()) {
+    *out += ',';
+    AppendReasoning(parts.reasoning, out);
+  }
+  if (!parts.calls.empty()) {
+    *out += ',';
+    AppendCalls(parts, false, out);
+  }
+  *out += '}';
 }
 
 void ChatFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
@@ -82,13 +208,7 @@ void ChatFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
   *out += created_model_;
   *out += R"({"index":)";
   AppendInt(piece.index, out);
-  if (piece.text.empty() && piece.logprobs.empty()) {
-    *out += R"(,"delta":{})";
-  } else {
-    *out += R"(,"delta":{"content":)";
-    AppendQuoted(piece.text, out);
-    *out += '}';
-  }
+  AppendDelta(piece, out);
   if (piece.logprobs.empty()) {
     *out += R"(,"logprobs":null)";
   } else {
@@ -120,9 +240,7 @@ void ChatFormat::AppendFull(std::span<const ReplyPiece> choices,
   for (std::size_t i = 0; i < choices.size(); ++i) {
     *out += i == 0 ? R"({"index":)" : R"(,{"index":)";
     AppendInt(choices[i].index, out);
-    *out += R"(,"message":{"role":"assistant","content":)";
-    AppendQuoted(choices[i].text, out);
-    *out += R"(,"refusal":null})";
+    AppendMessage(choices[i], out);
     AppendLogprobs(choices[i].logprobs, out);
     AppendFinish(choices[i], out);
     *out += '}';

@@ -15,11 +15,13 @@ namespace inferd::api {
 
 class ChatFormat final : public ReplyFormat {
  public:
-  /// `logprobs`: the client asked for them.
+  /// `logprobs`: the client asked for them. `tools`: it offered some, so the reply may have no
+  /// content.
   ChatFormat(std::string_view id,
              std::string_view model,
              std::int64_t created_s,
              bool logprobs,
+             bool tools,
              std::shared_ptr<const text::Tokenizer> tokenizer);
 
   std::string_view id() const override { return id_; }
@@ -31,6 +33,8 @@ class ChatFormat final : public ReplyFormat {
                   std::string* out) override;
 
  private:
+  void AppendDelta(const ReplyPiece& piece, std::string* out) const;
+  void AppendMessage(const ReplyPiece& choice, std::string* out) const;
   void AppendLogprobs(std::span<const LogprobItem> items, std::string* out) const;
   void AppendToken(std::int32_t token, float logprob, std::string* out) const;
 
@@ -38,6 +42,7 @@ class ChatFormat final : public ReplyFormat {
   std::string common_;         // {"id":..,"object":"
   std::string created_model_;  // ","created":..,"model":..,"choices":[
   bool logprobs_;
+  bool tools_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
 };
 
