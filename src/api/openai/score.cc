@@ -104,11 +104,10 @@ Result<Outcome> Rerank(const ServerContext& context, const HttpRequest& request,
   INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, plain, "query"));
   INFERD_ASSIGN(Prompts listed, ParsePrompts(context, plain, "documents"));
   std::move(listed.ids.begin(), listed.ids.end(), std::back_inserter(prompts.ids));
-  const auto count = static_cast<std::size_t>(top_n.value_or(0));
-  auto format =
-      std::make_unique<RerankFormat>(context.model.name(),
-                                     count == 0 ? listed.texts.size() : count,
-                                     texts ? std::move(listed.texts) : std::vector<std::string>());
+  const auto asked = static_cast<std::size_t>(top_n.value_or(0));
+  const std::size_t count = asked == 0 ? listed.texts.size() : asked;
+  auto format = std::make_unique<RerankFormat>(
+      context.model.name(), count, texts ? std::move(listed.texts) : std::vector<std::string>());
   return EmbedAll(context, std::move(prompts.ids), std::move(format), "documents", fault);
 }
 

@@ -78,6 +78,8 @@ TEST_F(EmbeddingsTest, ScoresPairsAndRanksDocuments) {
   ASSERT_EQ(rank["results"].size(), 2U);
   EXPECT_EQ(rank["results"][1]["index"], 1) << "equal ones keep their order";
   EXPECT_EQ(rank["results"][1]["document"]["text"], "c");
+  const Reply all = Post(port_, "/rerank", R"({"query":"a","documents":["b","c","d"]})");
+  EXPECT_EQ(Json::parse(all.body)["results"].size(), 3U) << all.body;
   const auto param = [&](const std::string& path, const std::string& body) {
     return Json::parse(Post(port_, path, body).body)["error"].value("param", "");
   };
