@@ -166,6 +166,7 @@ TEST_F(ServerTest, HealthAnswersWhileAllElseIsBusy) {
 TEST_F(ServerTest, AClientThatLeavesCancelsItsRequest) {
   Start();
   service_.SetScripts({Bytes("abc")});
+  service_.HoldAt(5);
   for (const bool stream : {false, true}) {
     for (const bool reset : {false, true}) {
       HttpClient client(port_);

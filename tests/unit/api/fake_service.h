@@ -72,6 +72,12 @@ class FakeInferenceService final : public leader::InferenceService {
     }
     changed_.notify_all();
   }
+  /// Choices that have made this many tokens go on only when they are cancelled: they run for as
+  /// long as a test looks at them.
+  void HoldAt(int tokens) {
+    const std::lock_guard lock(mutex_);
+    hold_at_ = tokens;
+  }
   /// Waits until `count` choices run (queued or running); false after 10 s.
   bool WaitRunning(std::size_t count) {
     std::unique_lock lock(mutex_);
@@ -188,27 +194,32 @@ class FakeInferenceService final : public leader::InferenceService {
     return sampled;
   }
 
-  bool AllAtFailure() const {
-    return std::all_of(running_.begin(), running_.end(), [this](const Running& r) {
-      return r.position == fail_after_;
-    });
+  bool Held(const Running& r) const {
+    return r.position == hold_at_ || (hold_failure_ && r.position == fail_after_);
+  }
+  bool Idle() const {
+    return paused_ || std::all_of(running_.begin(), running_.end(), [this](const Running& r) {
+             return Held(r);
+           });
   }
 
   void Loop() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      if (running_.empty() || paused_ || (hold_failure_ && AllAtFailure())) {
+      if (Idle()) {
         changed_.wait(lock);
         continue;
       }
       std::vector<std::pair<leader::EventSink*, leader::OutputEvent>> events;
-      for (Running& r : running_) {
-        events.emplace_back(r.request.sink, Next(&r));
+      std::vector<bool> ended(running_.size());
+      for (std::size_t k = 0; k < running_.size(); ++k) {
+        if (!Held(running_[k])) {
+          events.emplace_back(running_[k].request.sink, Next(&running_[k]));
+          ended[k] = events.back().second.finish != leader::FinishReason::kNone;
+        }
       }
       std::size_t i = 0;
-      std::erase_if(running_, [&](const Running&) {
-        return events[i++].second.finish != leader::FinishReason::kNone;
-      });
+      std::erase_if(running_, [&](const Running&) { return ended[i++]; });
       changed_.notify_all();
       lock.unlock();
       for (auto& [sink, event] : events) {
@@ -228,6 +239,7 @@ class FakeInferenceService final : public leader::InferenceService {
   std::optional<leader::GenerateRequest> last_;
   int fail_after_ = -1;
   std::size_t cancels_ = 0;
+  int hold_at_ = -1;
   bool paused_ = false;
   bool hold_failure_ = false;
   bool stop_ = false;

@@ -59,7 +59,8 @@ class AbortTest : public ProtocolServerTest {
 
 TEST_F(AbortTest, EndsAStreamByItsRequestId) {
   Start();
-  service_.SetScripts({Bytes("abc")});  // without end
+  service_.SetScripts({Bytes("abc")});
+  service_.HoldAt(5);
   HttpClient client(port_);
   Send(&client, "POST", "/v1/chat/completions", Chat(true), "X-Request-Id: mine\r\n");
   ASSERT_TRUE(client.ReadUntil("\"content\":\"a"));

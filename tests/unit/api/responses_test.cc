@@ -366,7 +366,8 @@ TEST_F(ResponsesServerTest, KeepsContinuesAndDeletes) {
 
 TEST_F(ResponsesServerTest, CancelsAStream) {
   Start();
-  service_.SetScripts({Bytes("abc")});  // without end
+  service_.SetScripts({Bytes("abc")});
+  service_.HoldAt(5);
   HttpClient client(port_);
   Send(&client, "POST", "/v1/responses", {{"input", "hi"}, {"stream", true}});
   ASSERT_TRUE(client.ReadUntil("response.output_text.delta"));
