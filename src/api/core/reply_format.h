@@ -99,6 +99,14 @@ class ReplyFormat {
   virtual std::string FailureBody(const Error& error) const;
 };
 
+/// Of an answer that is never streamed.
+class UnstreamedFormat : public ReplyFormat {
+ public:
+  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) final {}
+  void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) final {}
+  void AppendEnd(const Usage& /*usage*/, bool /*usage_asked*/, std::string* /*out*/) final {}
+};
+
 /// "stop", "length", ... as OpenAI's `finish_reason`; "tool_calls" for a choice that made some.
 std::string_view FinishName(leader::FinishReason finish);
 /// {"prompt_tokens":..}

@@ -76,15 +76,12 @@ class CompletionProtoFormat final : public ReplyFormat {
 };
 
 /// Embeddings, never streamed.
-class EmbedProtoFormat final : public ReplyFormat {
+class EmbedProtoFormat final : public UnstreamedFormat {
  public:
   /// `full` outlives the generation.
   EmbedProtoFormat(std::string model, std::size_t dimensions, v1::EmbedResponse* full)
       : model_(std::move(model)), dimensions_(dimensions), full_(full) {}
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
-  void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}
-  void AppendEnd(const Usage& /*usage*/, bool /*usage_asked*/, std::string* /*out*/) override {}
   void AppendFull(std::span<const ReplyPiece> choices,
                   const Usage& usage,
                   std::string* out) override;

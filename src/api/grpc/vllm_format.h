@@ -39,13 +39,10 @@ class VllmFormat final : public ReplyFormat {
   std::vector<vllm::grpc::engine::GenerateComplete> complete_;  // [n]
 };
 
-class VllmEmbedFormat final : public ReplyFormat {
+class VllmEmbedFormat final : public UnstreamedFormat {
  public:
   explicit VllmEmbedFormat(vllm::grpc::engine::EmbedResponse* full) : full_(full) {}
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
-  void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}
-  void AppendEnd(const Usage& /*usage*/, bool /*usage_asked*/, std::string* /*out*/) override {}
   void AppendFull(std::span<const ReplyPiece> choices,
                   const Usage& usage,
                   std::string* out) override;

@@ -13,7 +13,7 @@
 
 namespace inferd::api {
 
-class InferFormat final : public ReplyFormat {
+class InferFormat final : public UnstreamedFormat {
  public:
   /// `binary`: the texts follow the JSON as a binary tensor.
   InferFormat(std::string_view model, std::string_view id, bool binary)
@@ -24,9 +24,6 @@ class InferFormat final : public ReplyFormat {
   }
   std::vector<std::pair<std::string, std::string>> full_headers() const override;
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
-  void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}  // never streamed
-  void AppendEnd(const Usage& /*usage*/, bool /*asked*/, std::string* /*out*/) override {}
   void AppendFull(std::span<const ReplyPiece> choices,
                   const Usage& usage,
                   std::string* out) override;

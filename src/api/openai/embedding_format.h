@@ -16,15 +16,11 @@ namespace inferd::api {
 /// The first `dimensions` values (0: all), scaled to length 1. A vector of zeros stays one.
 std::vector<float> NormalizedEmbedding(std::span<const float> values, std::size_t dimensions);
 
-class EmbeddingFormat final : public ReplyFormat {
+class EmbeddingFormat final : public UnstreamedFormat {
  public:
   EmbeddingFormat(std::string_view model, bool base64, std::size_t dimensions)
       : model_(model), base64_(base64), dimensions_(dimensions) {}
 
-  // Embeddings are never streamed.
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
-  void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}
-  void AppendEnd(const Usage& /*usage*/, bool /*usage_asked*/, std::string* /*out*/) override {}
   void AppendFull(std::span<const ReplyPiece> choices,
                   const Usage& usage,
                   std::string* out) override;

@@ -21,14 +21,6 @@ double CosineSimilarity(std::span<const float> a, std::span<const float> b);
 
 using TextPairs = std::vector<std::pair<std::size_t, std::size_t>>;
 
-/// Scores are never streamed.
-class UnstreamedFormat : public ReplyFormat {
- public:
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) final {}
-  void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) final {}
-  void AppendEnd(const Usage& /*usage*/, bool /*usage_asked*/, std::string* /*out*/) final {}
-};
-
 class ScoreFormat final : public UnstreamedFormat {
  public:
   ScoreFormat(std::string_view model, TextPairs pairs) : model_(model), pairs_(std::move(pairs)) {}
