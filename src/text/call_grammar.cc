@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "text/json_stream.h"
+#include "text/white_space.h"
 
 #include <fmt/core.h>
 

@@ -2,6 +2,7 @@
 #include "text/channel_parser.h"
 
 #include "text/named_body.h"
+#include "text/white_space.h"
 
 #include <algorithm>
 
@@ -9,7 +10,6 @@ namespace inferd::text {
 namespace {
 
 constexpr std::size_t kMaxHeaderBytes = 1024;
-constexpr std::string_view kSpace = " \t\r\n";
 
 /// The word behind the first `mark` of a header.
 std::string_view WordAfter(std::string_view header, std::string_view mark) {
@@ -25,13 +25,7 @@ std::string_view WordAfter(std::string_view header, std::string_view mark) {
 
 ChannelParser::ChannelParser(const ParserOptions& options, std::string_view begun)
     : options_(options), writer_(options) {
-  for (const auto marker : {harmony::kStart,
-                            harmony::kChannel,
-                            harmony::kConstrain,
-                            harmony::kMessage,
-                            harmony::kEnd,
-                            harmony::kCall,
-                            harmony::kReturn}) {
+  for (const std::string_view marker : harmony::kMarkers) {
     markers_.Add(marker, 0);
   }
   buffer_ = begun;

@@ -110,9 +110,6 @@ std::shared_ptr<const std::vector<bool>> MarkerTokens(const Tokenizer& tokenizer
 /// The text of configs/dialects.yaml.
 std::string_view BuiltInDialects();
 
-/// `text` without white space at its ends.
-std::string_view Trim(std::string_view text);
-
 // The markers of kChannels, which are those of one family of models.
 namespace harmony {
 inline constexpr std::string_view kStart = "<|start|>";
@@ -122,6 +119,8 @@ inline constexpr std::string_view kMessage = "<|message|>";
 inline constexpr std::string_view kEnd = "<|end|>";
 inline constexpr std::string_view kCall = "<|call|>";
 inline constexpr std::string_view kReturn = "<|return|>";
+inline constexpr std::string_view kMarkers[] = {
+    kStart, kChannel, kConstrain, kMessage, kEnd, kCall, kReturn};
 inline constexpr std::string_view kRecipient = "to=";
 inline constexpr std::string_view kFunctions = "functions.";
 inline constexpr std::string_view kReasoning = "analysis";

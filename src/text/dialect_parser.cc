@@ -3,6 +3,7 @@
 
 #include "text/channel_parser.h"
 #include "text/marker_parser.h"
+#include "text/white_space.h"
 
 #include <utility>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/error.h"
 #include "text/dialect.h"
+#include "text/white_space.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -246,14 +247,6 @@ Result<std::shared_ptr<const T>> Choose(const std::vector<std::shared_ptr<const 
 
 }  // namespace
 
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string_view::npos
-             ? std::string_view()
-             : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
 std::vector<std::string> Dialect::Markers() const {
   std::vector<std::string> markers;
   const auto add = [&](std::string_view marker) {
@@ -262,13 +255,7 @@ std::vector<std::string> Dialect::Markers() const {
     }
   };
   if (channels()) {
-    for (const auto marker : {harmony::kStart,
-                              harmony::kChannel,
-                              harmony::kConstrain,
-                              harmony::kMessage,
-                              harmony::kEnd,
-                              harmony::kCall,
-                              harmony::kReturn}) {
+    for (const std::string_view marker : harmony::kMarkers) {
       add(marker);
     }
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/json_body.h"
 
+#include "text/white_space.h"
+
 #include <algorithm>
 
 namespace inferd::text {
 namespace {
-
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 bool OneOf(const std::vector<std::string>& keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();

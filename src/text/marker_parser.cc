@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/marker_parser.h"
 
+#include "text/white_space.h"
+
 #include <utility>
 
 namespace inferd::text {
-namespace {
-
-constexpr std::string_view kSpace = " \t\r\n";
-
-bool IsSpace(char c) { return kSpace.find(c) != std::string_view::npos; }
-
-}  // namespace
 
 MarkerParser::MarkerParser(const ParserOptions& options, bool in_reasoning)
     : options_(options),

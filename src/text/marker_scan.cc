@@ -2,6 +2,7 @@
 #include "text/marker_scan.h"
 
 #include "text/dialect.h"
+#include "text/white_space.h"
 
 #include <algorithm>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/named_body.h"
 
+#include "text/white_space.h"
+
 #include <algorithm>
 #include <cctype>
 

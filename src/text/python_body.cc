@@ -2,6 +2,7 @@
 #include "text/python_body.h"
 
 #include "text/json_stream.h"
+#include "text/white_space.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,8 +13,6 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr std::size_t kMaxDepth = 64;
-
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 bool IsWord(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-' ||

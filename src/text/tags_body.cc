@@ -4,6 +4,7 @@
 #include "text/json_stream.h"
 #include "text/named_body.h"
 #include "text/python_body.h"
+#include "text/white_space.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,8 +12,6 @@ namespace inferd::text {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 512;
-
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 std::uint8_t TypeOf(std::string_view json) {
   switch (json.front()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/anthropic/message_input.h"
 
+#include "api/chat/chat_messages.h"
 #include "api/core/limits.h"
 
 #include <nlohmann/json.hpp>
@@ -164,17 +165,7 @@ class Conversation {
 
 Result<Json> ReadAnthropicMessages(const Fields& fields) {
   Fault* const fault = fields.fault();
-  const Json* const given = fields.Find("messages");
-  if (given == nullptr || !given->is_array() || given->empty()) {
-    return FieldError(fault, "messages", "messages must be a list with at least one message");
-  }
-  if (given->size() > limits::kMessages) {
-    return FieldError(fault,
-                      "messages",
-                      "messages has {} entries; at most {} are allowed",
-                      given->size(),
-                      limits::kMessages);
-  }
+  INFERD_ASSIGN(const Json* const given, MessageList(fields));
   Conversation conversation(fault);
   if (const Json* const system = fields.Find("system")) {
     INFERD_ASSIGN(const std::string text, TextOf(*system, "system", fault));

@@ -26,8 +26,7 @@ Result<> RefuseUnsupported(const Fields& fields) {
   for (const std::string_view name : kRefused) {
     const Json* const value = fields.Find(name);
     if (value != nullptr && !value->empty()) {
-      *fields.fault() = {std::string(name), "unsupported_parameter"};
-      return Unimplemented("{} is not supported by this server", name);
+      return NotSupported(fields.fault(), std::string(name));
     }
   }
   return {};
@@ -60,8 +59,7 @@ Result<> ReadPrompt(const Fields& fields, ChatRequest* chat) {
   INFERD_ASSIGN(chat->messages, ReadAnthropicMessages(fields));
   INFERD_ASSIGN(const Json tools, ReadAnthropicTools(fields));
   if (!tools.is_null()) {
-    *fields.fault() = {"tools", "unsupported_parameter"};
-    return Unimplemented("tools is not supported by this server yet");
+    return NotSupportedYet(fields.fault(), "tools");
   }
   INFERD_TRY(ReadThinking(fields, chat));
   // A last message of the assistant is the beginning of the reply.

@@ -3,6 +3,7 @@
 
 #include "api/core/constraint.h"
 #include "text/call_grammar.h"
+#include "text/white_space.h"
 
 #include <algorithm>
 #include <string>

@@ -122,7 +122,7 @@ Result<> NormalizeReasoning(const std::string& path, Fault* fault, Json* message
 
 }  // namespace
 
-Result<Json> NormalizeMessages(const Fields& fields) {
+Result<const Json*> MessageList(const Fields& fields) {
   Fault* const fault = fields.fault();
   const Json* const given = fields.Find("messages");
   if (given == nullptr || !given->is_array() || given->empty()) {
@@ -135,6 +135,12 @@ Result<Json> NormalizeMessages(const Fields& fields) {
                       given->size(),
                       limits::kMessages);
   }
+  return given;
+}
+
+Result<Json> NormalizeMessages(const Fields& fields) {
+  Fault* const fault = fields.fault();
+  INFERD_ASSIGN(const Json* const given, MessageList(fields));
   Json messages = *given;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string path = fmt::format("messages[{}]", i);

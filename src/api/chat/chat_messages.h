@@ -10,6 +10,9 @@
 
 namespace inferd::api {
 
+/// The `messages` field: a list with at least one entry and not too many.
+Result<const nlohmann::ordered_json*> MessageList(const Fields& fields);
+
 /// Text parts become one string (joined by line breaks), absent assistant content becomes "",
 /// arguments of past tool calls become objects, the role `developer` becomes `system`. Other
 /// content (images, audio) is refused by its path.

@@ -2,6 +2,7 @@
 // From a chat's messages to its prompt.
 #include "api/chat/chat_request.h"
 #include "base/error.h"
+#include "text/white_space.h"
 
 #include <string_view>
 #include <utility>
@@ -11,21 +12,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view Trim(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
-
 /// Cuts what the template put behind the last message, so that the reply continues it.
 Result<ChatText> CutAfterFinalMessage(std::string rendered, const Json& messages, Fault* fault) {
   const auto& content = messages.back()["content"].get_ref<const std::string&>();
   std::string_view part = content;
   std::size_t at = rendered.rfind(part);
   if (at == std::string::npos || part.empty()) {
-    part = Trim(content);
+    part = text::Trim(content);
     at = rendered.rfind(part);
   }
   if (part.empty() || at == std::string::npos) {

@@ -195,8 +195,7 @@ Result<> AddStructuredOutputs(const Json& value, Fault* fault, std::vector<Wante
   for (const char* name : {"whitespace_pattern", "disable_any_whitespace"}) {
     const Json* const option = fields.Find(name);
     if (option != nullptr && *option != false) {
-      *fault = {fields.Path(name), "unsupported_parameter"};
-      return Unimplemented("{} is not supported by this server yet", fields.Path(name));
+      return NotSupportedYet(fault, fields.Path(name));
     }
   }
   return {};

@@ -12,6 +12,16 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
+Error NotSupported(Fault* fault, std::string param) {
+  *fault = {std::move(param), "unsupported_parameter"};
+  return Unimplemented("{} is not supported by this server", fault->param);
+}
+
+Error NotSupportedYet(Fault* fault, std::string param) {
+  *fault = {std::move(param), "unsupported_parameter"};
+  return Unimplemented("{} is not supported by this server yet", fault->param);
+}
+
 Result<std::int64_t> ToInt(const Json& value,
                            const IntLimit& limit,
                            const std::string& path,

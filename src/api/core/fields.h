@@ -32,6 +32,12 @@ Error FieldError(Fault* fault,
   return InvalidArgument(format, std::forward<Args>(args)...);
 }
 
+/// A parameter that would change the answer and that this server does not have; `param` is its
+/// path.
+Error NotSupported(Fault* fault, std::string param);
+/// The same of one that a later version may have.
+Error NotSupportedYet(Fault* fault, std::string param);
+
 /// The value as an integer: 5 and 5.0 are, 5.5 and "5" are not; checked against the limit. `path`
 /// names the field.
 Result<std::int64_t> ToInt(const nlohmann::ordered_json& value,

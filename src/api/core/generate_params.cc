@@ -79,8 +79,7 @@ Result<> RefuseUnsupported(const Fields& fields) {
   for (const Refused& refused : kRefused) {
     const Json* const value = fields.Find(refused.name);
     if (value != nullptr && !refused.harmless(*value)) {
-      *fields.fault() = {std::string(refused.name), "unsupported_parameter"};
-      return Unimplemented("{} is not supported by this server yet", refused.name);
+      return NotSupportedYet(fields.fault(), std::string(refused.name));
     }
   }
   return {};
@@ -229,9 +228,7 @@ Result<> ParseStreaming(const Fields& fields, GenerateParams* params) {
   INFERD_ASSIGN(params->include_usage, inner.BoolOr("include_usage", false));
   INFERD_ASSIGN(const bool continuous, inner.BoolOr("continuous_usage_stats", false));
   if (continuous) {
-    *fields.fault() = {"stream_options.continuous_usage_stats", "unsupported_parameter"};
-    return Unimplemented(
-        "stream_options.continuous_usage_stats is not supported by this server yet");
+    return NotSupportedYet(fields.fault(), inner.Path("continuous_usage_stats"));
   }
   return {};
 }

@@ -115,11 +115,7 @@ Result<> RefuseForeign(const pb::GenerateRequest& request, Fault* fault) {
                      : params.has_truncate_prompt_tokens()
                          ? "sampling_params.truncate_prompt_tokens"
                          : nullptr;
-  if (what == nullptr) {
-    return {};
-  }
-  *fault = {what, "unsupported_parameter"};
-  return Unimplemented("{} is not supported by this server", what);
+  return what == nullptr ? Result<>() : NotSupported(fault, what);
 }
 
 /// The request as a completion of one prompt.

@@ -1,7 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/http/http_message.h"
 
+#include <charconv>
+
 namespace inferd::api {
+
+std::string PercentDecoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned code = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(text.data() + i + 1, text.data() + i + 3, code, 16).ptr ==
+            text.data() + i + 3) {
+      out += static_cast<char>(code);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
 
 const char* ReasonPhrase(int status) {
   switch (status) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;  // besides the usual ones
 };
+
+/// %XX become bytes; what is no such escape stays as it is.
+std::string PercentDecoded(std::string_view text);
 
 /// "OK", "Bad Request", ...
 const char* ReasonPhrase(int status);

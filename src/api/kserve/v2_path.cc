@@ -1,28 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/kserve/v2_path.h"
 
-#include <charconv>
+#include "api/http/http_message.h"
 
 namespace inferd::api {
-namespace {
-
-std::string Unescape(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    unsigned code = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, code, 16).ptr ==
-            text.data() + i + 3) {
-      out += static_cast<char>(code);
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
-}  // namespace
 
 V2Path ParseV2Path(std::string_view path, std::string_view prefix) {
   V2Path parsed;
@@ -38,10 +19,10 @@ V2Path ParseV2Path(std::string_view path, std::string_view prefix) {
   constexpr std::string_view kVersions = "/versions/";
   const std::size_t at = path.rfind(kVersions);
   if (at != std::string_view::npos && path.find('/', at + kVersions.size()) == path.npos) {
-    parsed.version = Unescape(path.substr(at + kVersions.size()));
+    parsed.version = PercentDecoded(path.substr(at + kVersions.size()));
     path = path.substr(0, at);
   }
-  parsed.name = Unescape(path);
+  parsed.name = PercentDecoded(path);
   return parsed;
 }
 

@@ -10,7 +10,6 @@ Result<Outcome> OllamaChat(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> OllamaGenerate(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> OllamaTags(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> OllamaShow(const ServerContext&, const HttpRequest&, Fault*);
-Result<Outcome> OllamaVersion(const ServerContext&, const HttpRequest&, Fault*);
 
 /// {"error":".."}
 std::string OllamaErrorBody(const Error& error, const Fault& fault);

@@ -105,8 +105,7 @@ Result<Outcome> OllamaChat(const ServerContext& context, const HttpRequest& requ
   INFERD_TRY(ReadOllamaParams(context, fields, &chat));
   const Json* const tools = fields.Find("tools");
   if (tools != nullptr && !tools->empty()) {
-    *fault = {"tools", "unsupported_parameter"};
-    return Unimplemented("tools is not supported by this server yet");
+    return NotSupportedYet(fault, "tools");
   }
   INFERD_ASSIGN(chat.messages, ReadMessages(fields));
   if (chat.messages.empty()) {  // asks only that the model be loaded, which it is

@@ -4,7 +4,6 @@
 #include "api/ollama/endpoints.h"
 #include "api/ollama/ollama_format.h"
 #include "api/ollama/ollama_params.h"
-#include "inferd/version.h"
 
 #include <nlohmann/json.hpp>
 
@@ -91,14 +90,6 @@ Result<Outcome> OllamaShow(const ServerContext& context, const HttpRequest& requ
                        {"capabilities", Json::array({"completion"})},
                        {"modified_at", OllamaTime(context.model.created_s * 1'000'000)}}
                       .dump();
-  return Outcome(std::move(response));
-}
-
-Result<Outcome> OllamaVersion(const ServerContext& /*context*/,
-                              const HttpRequest& /*request*/,
-                              Fault* /*fault*/) {
-  HttpResponse response;
-  response.body = R"({"version":")" + std::string(kVersion) + R"("})";
   return Outcome(std::move(response));
 }
 

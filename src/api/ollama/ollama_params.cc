@@ -24,11 +24,6 @@ struct Refused {
 constexpr Refused kRefusedOptions[] = {
     {"mirostat", 0}, {"typical_p", 1}, {"tfs_z", 1}, {"draft_num_predict", 0}};
 
-Error NotSupported(std::string path, Fault* fault) {
-  *fault = {path, "unsupported_parameter"};
-  return Unimplemented("{} is not supported by this server", path);
-}
-
 bool AsksForNothing(const Json& value) {
   return value.empty() || value == "" || (value.is_boolean() && !value.get<bool>());
 }
@@ -37,7 +32,7 @@ Result<> ReadOptions(const Fields& options, GenerateParams* params) {
   for (const Refused& refused : kRefusedOptions) {
     const Json* const value = options.Find(refused.name);
     if (value != nullptr && !(value->is_number() && value->get<double>() == refused.idle)) {
-      return NotSupported(options.Path(refused.name), options.fault());
+      return NotSupported(options.fault(), options.Path(refused.name));
     }
   }
   spec::SamplingParams& sampling = params->sampling;
@@ -111,7 +106,7 @@ Result<> ReadOllamaParams(const ServerContext& context, const Fields& fields, Ch
        {"format", "template", "context", "suffix", "images", "logprobs"}) {
     const Json* const value = fields.Find(name);
     if (value != nullptr && !AsksForNothing(*value)) {
-      return NotSupported(std::string(name), fields.fault());
+      return NotSupported(fields.fault(), std::string(name));
     }
   }
   chat->params = DefaultParams(context.model);

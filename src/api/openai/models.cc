@@ -4,7 +4,6 @@
 #include "api/openai/endpoints.h"
 #include "base/error.h"
 
-#include <cstdio>
 #include <string>
 
 namespace inferd::api {
@@ -20,22 +19,6 @@ void AppendModel(const ServerContext& context, std::string_view name, std::strin
   *out += R"(,"parent":null,"max_model_len":)";
   AppendInt(context.service.max_model_len(), out);
   *out += '}';
-}
-
-/// Names may hold '/': clients send them plain or as %2F.
-std::string Unescape(std::string_view path) {
-  std::string out;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    unsigned code = 0;
-    if (path[i] == '%' && i + 2 < path.size() &&
-        std::sscanf(std::string(path.substr(i + 1, 2)).c_str(), "%2x", &code) == 1) {
-      out += static_cast<char>(code);
-      i += 2;
-    } else {
-      out += path[i];
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -57,7 +40,7 @@ Result<Outcome> ListModels(const ServerContext& context,
 
 Result<Outcome> GetModel(const ServerContext& context, const HttpRequest& request, Fault* fault) {
   const std::string name =
-      Unescape(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+      PercentDecoded(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (!context.model.Answers(name)) {
     *fault = {"model", "model_not_found"};
     return NotFound("This server has no model of that name; it serves `{}`", context.model.name());

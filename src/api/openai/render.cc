@@ -64,11 +64,7 @@ Json Rendered(const ServerContext& context,
 
 Result<> RefuseOffsets(const Fields& fields) {
   INFERD_ASSIGN(const bool offsets, fields.BoolOr("return_token_offsets", false));
-  if (offsets) {
-    *fields.fault() = {"return_token_offsets", "unsupported_parameter"};
-    return Unimplemented("return_token_offsets is not supported by this server");
-  }
-  return {};
+  return offsets ? NotSupported(fields.fault(), "return_token_offsets") : Result<>();
 }
 
 }  // namespace

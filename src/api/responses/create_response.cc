@@ -37,16 +37,11 @@ constexpr Refused kRefused[] = {{"background", False},
                                 {"top_logprobs", Zero},
                                 {"truncation", Disabled}};
 
-Error NotSupported(std::string param, Fault* fault) {
-  *fault = {param, "unsupported_parameter"};
-  return Unimplemented("{} is not supported by this server", param);
-}
-
 Result<> RefuseUnsupported(const Fields& fields) {
   for (const Refused& refused : kRefused) {
     const Json* const value = fields.Find(refused.name);
     if (value != nullptr && !refused.idle(*value)) {
-      return NotSupported(std::string(refused.name), fields.fault());
+      return NotSupported(fields.fault(), std::string(refused.name));
     }
   }
   if (const Json* const include = fields.Find("include")) {
@@ -56,7 +51,7 @@ Result<> RefuseUnsupported(const Fields& fields) {
     }
     for (std::size_t i = 0; i < include->size(); ++i) {
       if ((*include)[i] == "message.output_text.logprobs") {
-        return NotSupported(fmt::format("include[{}]", i), fields.fault());
+        return NotSupported(fields.fault(), fmt::format("include[{}]", i));
       }
     }
   }
@@ -96,16 +91,16 @@ Result<> ReadParams(const ServerContext& context, const Fields& fields, ChatRequ
     INFERD_ASSIGN(const Json* const format,
                   ObjectField(Fields(*text, fields.fault(), "text."), "format"));
     if (format != nullptr && format->value("type", Json()) != "text") {
-      return NotSupported("text.format", fields.fault());
+      return NotSupported(fields.fault(), "text.format");
     }
   }
   const Json* const tools = fields.Find("tools");
   if (tools != nullptr && !tools->empty()) {
-    return NotSupported("tools", fields.fault());
+    return NotSupported(fields.fault(), "tools");
   }
   const Json* const choice = fields.Find("tool_choice");
   if (choice != nullptr && *choice != "auto" && *choice != "none") {
-    return NotSupported("tool_choice", fields.fault());
+    return NotSupported(fields.fault(), "tool_choice");
   }
   return {};
 }

@@ -41,7 +41,7 @@ constexpr Endpoint kEndpoints[] = {
     {"POST", "/api/generate", Place::kHeavy, true, OllamaGenerate, OllamaErrorBody},
     {"GET", "/api/tags", Place::kLight, false, OllamaTags, OllamaErrorBody},
     {"POST", "/api/show", Place::kLight, false, OllamaShow, OllamaErrorBody},
-    {"GET", "/api/version", Place::kInline, false, OllamaVersion, OllamaErrorBody},
+    {"GET", "/api/version", Place::kInline, false, Version, OllamaErrorBody},
     {"POST", "/tokenize", Place::kHeavy, false, Tokenize},
     {"POST", "/detokenize", Place::kHeavy, false, Detokenize},
     {"GET", "/v2", Place::kInline, false, V2Server, V2ErrorBody},

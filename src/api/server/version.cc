@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /version.
+// GET /version, and /api/version as Ollama calls it.
 #include "inferd/version.h"
 
 #include "api/server/endpoints.h"
