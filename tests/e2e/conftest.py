@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the real binary on a free port with the toy model. `pytest tests/e2e --inferd build/dev/inferd`."""
 
+import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -95,6 +97,25 @@ class Server:
         while (seen := self.metric(name)) != value:
             assert time.monotonic() < deadline, f"{name} is {seen}, not {value}, after {seconds} s"
             time.sleep(0.02)
+
+    def workers(self):
+        """The pids of the worker processes, in order of rank."""
+        return sorted(int(pid) for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+                      for pid in (task / "children").read_text().split())
+
+    @contextlib.contextmanager
+    def paused_workers(self):
+        """No step ends inside: what runs goes on running, however fast the machine is. Less than the step deadline."""
+        workers = self.workers()
+        assert workers
+        try:
+            for pid in workers:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):  # the server has ended it
+                    os.kill(pid, signal.SIGCONT)
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

@@ -62,15 +62,16 @@ def test_drain(start, stop_signal):
         texts[number] = "".join(c.choices[0].delta.content or "" for c in stream)
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + 20
-    while server.metric("inferd_num_requests_running") + server.metric("inferd_num_requests_waiting") < 12:
-        assert time.monotonic() < deadline and any(thread.is_alive() for thread in threads)
     kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    kept.request("GET", "/readyz")
-    assert kept.getresponse().read() is not None
-    server.process.send_signal(stop_signal)
+    with server.paused_workers():
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 20
+        while server.metric("inferd_num_requests_running") + server.metric("inferd_num_requests_waiting") < 12:
+            assert time.monotonic() < deadline
+        kept.request("GET", "/readyz")
+        assert kept.getresponse().read() is not None
+        server.process.send_signal(stop_signal)
     while server.process.poll() is None:
         try:
             kept.request("GET", "/readyz")
@@ -91,11 +92,12 @@ def test_a_second_signal_ends_at_once(start):
     server = start()
     stream = chat(server, "count", max_tokens=4000, stream=True)
     next(iter(stream))
-    server.terminate()
-    deadline = time.monotonic() + 10
-    while server.status("/readyz") != 503:  # the first one has been seen
-        assert time.monotonic() < deadline
-    server.terminate()
-    begun = time.monotonic()
-    assert server.process.wait(20) == 128 + signal.SIGTERM
+    with server.paused_workers():
+        server.terminate()
+        deadline = time.monotonic() + 10
+        while server.status("/readyz") != 503:  # the first one has been seen
+            assert time.monotonic() < deadline
+        server.terminate()
+        begun = time.monotonic()
+        assert server.process.wait(20) == 128 + signal.SIGTERM
     assert time.monotonic() - begun < 10
