@@ -12,6 +12,7 @@ find_package(Protobuf REQUIRED)
 find_package(OpenSSL REQUIRED)                          # sha256, HMAC, certificates, TLS
 find_package(CURL REQUIRED)                             # model download
 find_package(yaml-cpp REQUIRED)                         # config file and model catalog
+find_package(SQLite3 REQUIRED)                          # usage ledger: one file, read while it is written
 find_package(CLI11 REQUIRED)                            # flags
 pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)  # metrics text
 if(INFERD_TESTS)

@@ -13,6 +13,7 @@ namespace inferd {
 struct ModelConfig {
   std::string model;  // path, catalog name or hub name
   std::vector<std::string> served_model_name;
+  std::string model_version;  // empty: a fingerprint of the files
   std::string chat_template;  // a file; empty: the model's own
   bool trust_request_chat_template = false;
   std::string tool_call_parser = "auto";  // a dialect's name, auto or none
@@ -70,6 +71,12 @@ struct HttpConfig {
   std::int64_t max_connections = 8192;
   std::int64_t max_body_bytes = 32 << 20;
   std::vector<std::string> allowed_hosts;
+  std::vector<std::string> allowed_origins;  // of web pages, for CORS
+  std::string uds;                           // listen on this Unix socket instead
+  std::string ssl_certfile, ssl_keyfile;     // TLS when both are given
+  std::string ssl_ca_certs;                  // clients must show a certificate of these
+  bool enable_ssl_refresh = false;
+  std::int64_t heartbeat_s = 15;  // of streams that have nothing to say; 0: none
   bool access_log = true;
   std::int64_t shutdown_timeout_s = 30;
 };
@@ -77,6 +84,13 @@ struct HttpConfig {
 struct GrpcConfig {
   std::string port = "auto";  // a number, "none", or "auto": 8001, or any free one with http.port 0
   std::string port_file;      // the chosen port is written here
+};
+
+struct TenantConfig {
+  std::vector<std::string> api_key;
+  std::string api_key_file;
+  std::string usage_db;   // SQLite file; empty: none
+  std::string usage_log;  // JSON lines; empty: none
 };
 
 struct LogConfig {
@@ -91,6 +105,7 @@ struct Config {
   ClusterConfig cluster;
   HttpConfig http;
   GrpcConfig grpc;
+  TenantConfig tenant;
   LogConfig log;
 };
 

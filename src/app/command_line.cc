@@ -44,6 +44,11 @@ constexpr std::array kCommands = {
                 "inferd tokenize MODEL TEXT",
                 "Print the token ids of a text; TEXT - reads standard input, - json one JSON "
                 "string per line."},
+    CommandHelp{"usage",
+                "inferd usage --usage-db FILE [--since 30d] [--by key,day] [--json]",
+                "Print what was used, from the ledger of a server started with --usage-db.\n"
+                "--since is a day (2026-01-31) or a time ago (36h, 7d); --by names columns to sum\n"
+                "by: key, day, model, version, operation, outcome. Days are UTC."},
     CommandHelp{"version", "inferd version", "Print the version."},
 };
 
@@ -77,7 +82,7 @@ std::string Canonical(const std::string& arg) {
 /// file and environment.
 class Parser {
  public:
-  explicit Parser(const std::vector<Setting>& settings)
+  Parser(const std::vector<Setting>& settings, CommandLine* line)
       : settings_(settings), texts_(settings.size()), flags_(settings.size()) {
     app_.allow_extras();
     app_.set_help_flag();
@@ -88,6 +93,11 @@ class Parser {
     // Accepted as other servers are started with it; health checks and metrics are never logged
     // here.
     app_.add_option("--disable-access-log-for-endpoints", ignored_);
+    if (line->command == "usage") {
+      app_.add_option("--since", line->since)->expected(1);
+      app_.add_option("--by", line->by)->delimiter(',')->expected(1, kMaxListWords);
+      app_.add_flag("--json", line->json);
+    }
     for (std::size_t i = 0; i < settings.size(); ++i) {
       const std::string names = Names(settings[i]);
       if (std::holds_alternative<bool*>(settings[i].value)) {
@@ -188,7 +198,7 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
     return line;
   }
   const std::vector<Setting> settings = Settings(&line.config);
-  Parser parser(settings);
+  Parser parser(settings, &line);
   INFERD_ASSIGN(line.positional, parser.Parse(std::move(words)));
   line.help = parser.help;
   line.version = parser.version;
@@ -202,6 +212,10 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   }
   INFERD_TRY(ApplyEnvironment(settings));
   INFERD_TRY(parser.Apply());
+  if (line.command == "usage" && !line.positional.empty()) {
+    return InvalidArgument("'{}' is one word too many; see inferd usage --help",
+                           line.positional.front());
+  }
   if (line.command != "fetch" && !line.positional.empty()) {
     if (line.command == "serve" && line.positional.size() > 1) {
       return InvalidArgument("'{}' is one word too many; usage: inferd MODEL [flags]",

@@ -14,6 +14,9 @@ struct CommandLine {
   std::string command;                  // "serve" when none is given
   std::vector<std::string> positional;  // but for serve's MODEL
   Config config;
+  std::string since = "30d";                  // of `usage`
+  std::vector<std::string> by{"key", "day"};  // of `usage`
+  bool json = false;                          // of `usage`
   bool help = false;
   bool print_config = false;
   bool version = false;

@@ -3,6 +3,7 @@
 // errors.
 #pragma once
 
+#include "app/command_line.h"
 #include "inferd/config.h"
 #include "inferd/result.h"
 #include "leader/leader.h"
@@ -18,6 +19,7 @@ Result<> Worker(const std::vector<std::string>& args);
 Result<> FetchModel(const std::vector<std::string>& names);
 Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
 Result<> PrintPlan(const Config& config);
+Result<> PrintUsage(const CommandLine& line);
 
 /// Finds the model, downloading it first if it is a known name that is not there (unless offline),
 /// and opens it.

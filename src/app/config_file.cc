@@ -76,7 +76,12 @@ Result<> ApplyNode(const YAML::Node& node,
 
 }  // namespace
 
-std::string ToYaml(const Setting& setting) { return std::visit(AsYaml{}, setting.value); }
+std::string ToYaml(const Setting& setting) {
+  if (setting.secret) {
+    return std::holds_alternative<std::string*>(setting.value) ? "\"\"" : "[]";
+  }
+  return std::visit(AsYaml{}, setting.value);
+}
 
 Result<> ApplyYaml(const std::string& text,
                    const std::string& file,

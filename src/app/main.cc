@@ -37,6 +37,9 @@ Result<> Run(inferd::app::CommandLine line) {
   if (line.command == "plan") {
     return inferd::app::PrintPlan(line.config);
   }
+  if (line.command == "usage") {
+    return inferd::app::PrintUsage(line);
+  }
   inferd::log::Info("app",
                     "inferd {} with this configuration\n{}",
                     inferd::kVersion,

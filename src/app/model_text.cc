@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "tenant/api_key.h"
 #include "text/chat_template.h"
 #include "text/dialect.h"
 #include "text/tokenizer_config.h"
@@ -121,6 +122,28 @@ Result<> AddDialect(const ModelConfig& config,
   return {};
 }
 
+/// Tells one set of files from another, wherever they lie, without reading them whole: their names,
+/// sizes, heads and tails.
+std::string Fingerprint(const store::Model& model) {
+  constexpr std::size_t kPart = 64 << 10;
+  constexpr std::size_t kShownBytes = 6;
+  std::string sample;
+  for (const base::MappedFile& file : model.tensors.files()) {
+    const std::string& path = file.path();
+    const auto bytes = file.bytes();
+    const std::size_t part = std::min(kPart, bytes.size());
+    sample += path.substr(path.rfind('/') + 1) + '\n' + std::to_string(bytes.size()) + '\n';
+    sample.append(reinterpret_cast<const char*>(bytes.data()), part);
+    sample.append(reinterpret_cast<const char*>(bytes.data()) + bytes.size() - part, part);
+  }
+  const tenant::KeyDigest digest = tenant::DigestOf(sample);
+  std::string hex;
+  for (std::size_t i = 0; i < kShownBytes; ++i) {
+    hex += fmt::format("{:02x}", digest[i]);
+  }
+  return hex;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const text::Tokenizer>> MakeTokenizer(const store::TokenizerFiles& files) {
@@ -148,6 +171,12 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
   served->specials = specials;
   served->trust_request_chat_template = config.trust_request_chat_template;
   served->grammars = std::make_shared<text::GrammarCache>(served->tokenizer, model.spec.eos_ids);
+  served->version = config.model_version.empty() ? Fingerprint(model) : config.model_version;
+  for (const char c : served->version) {
+    if (static_cast<unsigned char>(c) <= 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
+      return InvalidArgument("--model-version may hold printable ASCII without blanks only");
+    }
+  }
   served->names = config.served_model_name;
   if (served->names.empty()) {
     served->names.push_back(config.model);

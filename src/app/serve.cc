@@ -2,12 +2,14 @@
 // `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the
 // node agent.
 #include "api/grpc/grpc_server.h"
+#include "api/http/tls.h"
 #include "api/server/server.h"
 #include "app/commands.h"
 #include "app/model_text.h"
 #include "app/progress.h"
 #include "app/settings.h"
 #include "app/signals.h"
+#include "app/tenancy.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -46,7 +48,12 @@ api::HttpOptions ToHttpOptions(const HttpConfig& config) {
   options.max_connections = static_cast<std::size_t>(config.max_connections);
   options.max_body_bytes = static_cast<std::size_t>(config.max_body_bytes);
   options.access_log = config.access_log;
-  if (IsLoopback(config.host)) {
+  options.allowed_origins = config.allowed_origins;
+  options.uds = config.uds;
+  options.heartbeat_ms = config.heartbeat_s * 1000;
+  if (!config.uds.empty()) {
+    options.allowed_hosts = config.allowed_hosts;  // no web page reaches a Unix socket
+  } else if (IsLoopback(config.host)) {
     options.allowed_hosts = {"localhost", "127.0.0.1", "[::1]", config.host};
     options.allowed_hosts.insert(
         options.allowed_hosts.end(), config.allowed_hosts.begin(), config.allowed_hosts.end());
@@ -83,6 +90,44 @@ Result<std::optional<api::GrpcOptions>> ToGrpcOptions(const Config& config) {
     return InvalidArgument("--grpc-port is '{}'; it must be from 0 to 65535, auto or none", port);
   }
   return std::optional(options);
+}
+
+struct Tls {
+  std::shared_ptr<api::TlsContext> context;  // null: plain HTTP
+  std::unique_ptr<FileWatch> watch;          // with --enable-ssl-refresh
+};
+
+Result<Tls> OpenTls(const HttpConfig& config) {
+  Tls tls;
+  if (config.ssl_certfile.empty() && config.ssl_keyfile.empty()) {
+    if (!config.ssl_ca_certs.empty()) {
+      return InvalidArgument("--ssl-ca-certs needs --ssl-certfile and --ssl-keyfile");
+    }
+    return tls;
+  }
+  if (config.ssl_certfile.empty() || config.ssl_keyfile.empty()) {
+    return InvalidArgument("TLS needs both --ssl-certfile and --ssl-keyfile");
+  }
+  if (!config.uds.empty()) {
+    return InvalidArgument("--uds and --ssl-certfile exclude each other");
+  }
+  INFERD_ASSIGN(
+      tls.context,
+      api::TlsContext::Load({config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs}));
+  if (config.enable_ssl_refresh) {
+    std::vector<std::string> files{config.ssl_certfile, config.ssl_keyfile};
+    if (!config.ssl_ca_certs.empty()) {
+      files.push_back(config.ssl_ca_certs);
+    }
+    tls.watch = std::make_unique<FileWatch>(std::move(files), [context = tls.context] {
+      if (const auto loaded = context->Reload(); loaded.ok()) {
+        log::Info("app", "the TLS certificate was loaded again");
+      } else {
+        log::Warning("app", "the TLS certificate stays as it was: {}", loaded.error().message());
+      }
+    });
+  }
+  return tls;
 }
 
 /// A connection needs a descriptor; the usual soft limit of 1024 is for programs that use select.
@@ -126,7 +171,12 @@ Result<> RunAgent(const Config& config) {
 Result<> Announce(const HttpConfig& http, std::uint16_t port) {
   const std::string shown =
       http.host.find(':') == std::string::npos ? http.host : "[" + http.host + "]";
-  log::Info("app", "listening on http://{}:{}", shown, port);
+  if (!http.uds.empty()) {
+    log::Info("app", "listening on {}", http.uds);
+    return {};
+  }
+  log::Info(
+      "app", "listening on {}://{}:{}", http.ssl_certfile.empty() ? "http" : "https", shown, port);
   if (!http.port_file.empty()) {
     INFERD_TRY(base::WriteFileAtomic(http.port_file, std::to_string(port) + "\n"));
   }
@@ -137,13 +187,14 @@ Result<> Announce(const HttpConfig& http, std::uint16_t port) {
 Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
                                                    std::shared_ptr<const api::ServedModel> model,
                                                    leader::InferenceService* service,
-                                                   api::Metrics* metrics) {
+                                                   api::Metrics* metrics,
+                                                   tenant::Gate* gate) {
   INFERD_ASSIGN(const auto options, ToGrpcOptions(config));
   std::unique_ptr<api::GrpcServer> server;
   if (!options) {
     return server;
   }
-  INFERD_ASSIGN(server, api::GrpcServer::Start(*options, std::move(model), service, metrics));
+  INFERD_ASSIGN(server, api::GrpcServer::Start(*options, std::move(model), service, metrics, gate));
   log::Info("app", "gRPC on {}:{}", options->host, server->port());
   if (!config.grpc.port_file.empty()) {
     INFERD_TRY(base::WriteFileAtomic(config.grpc.port_file, std::to_string(server->port()) + "\n"));
@@ -205,15 +256,20 @@ Result<> Serve(const Config& config) {
   INFERD_ASSIGN(const store::Model model, FindModel(config.model));
   INFERD_ASSIGN(const std::shared_ptr<const api::ServedModel> served,
                 MakeServedModel(model, config.model));
+  INFERD_ASSIGN(const Tls tls, OpenTls(config.http));
+  INFERD_ASSIGN(const Tenancy tenancy, OpenTenancy(config.tenant, served->name(), served->version));
   INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(config, model));
   INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
   log::Info("app", "memory\n{}", spec::Describe(leader->ledger()));
-  auto server = api::Server::Start(ToHttpOptions(config.http), served, leader.get());
+  api::HttpOptions http = ToHttpOptions(config.http);
+  http.tls = tls.context;
+  auto server = api::Server::Start(http, served, leader.get(), tenancy.gate);
   if (!server.ok()) {
     leader->Stop();
     return server.error();
   }
-  auto grpc = StartGrpc(config, served, leader.get(), (*server)->mutable_metrics());
+  auto grpc =
+      StartGrpc(config, served, leader.get(), (*server)->mutable_metrics(), tenancy.gate.get());
   Result<> result = grpc.ok() ? Announce(config.http, (*server)->port()) : grpc.error();
   if (result.ok()) {
     result = WaitUntilReady(leader.get());

@@ -25,6 +25,11 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
            {"--served-model-name"},
            "Names that clients may use, comma-separated; default: --model as given",
            &m->served_model_name},
+          {"model.model_version",
+           {"--model-version"},
+           "What to call this set of weights, for NAME@VERSION, the answers' header and the usage "
+           "ledger; default: a fingerprint of the files",
+           &m->model_version},
           {"model.chat_template",
            {"--chat-template"},
            "File with a Jinja chat template in place of the model's own",
@@ -252,6 +257,37 @@ void AddHttp(HttpConfig* h, std::vector<Setting>* out) {
            "Host names answered besides localhost when bound to loopback, comma-separated; * for "
            "any",
            &h->allowed_hosts},
+          {"http.allowed_origins",
+           {"--allowed-origins"},
+           "Origins of web pages that may use the API (CORS), comma-separated, as "
+           "https://app.example; * for any",
+           &h->allowed_origins},
+          {"http.uds",
+           {"--uds"},
+           "Listen on a Unix socket at this path instead of --host and --port",
+           &h->uds},
+          {"http.ssl_certfile",
+           {"--ssl-certfile"},
+           "TLS: PEM file with the certificate and its chain",
+           &h->ssl_certfile},
+          {"http.ssl_keyfile",
+           {"--ssl-keyfile"},
+           "TLS: PEM file with the certificate's private key",
+           &h->ssl_keyfile},
+          {"http.ssl_ca_certs",
+           {"--ssl-ca-certs"},
+           "TLS: PEM file with authorities; clients must show a certificate of one of them",
+           &h->ssl_ca_certs},
+          {"http.enable_ssl_refresh",
+           {"--enable-ssl-refresh"},
+           "TLS: load the files again when they change; new connections use them",
+           &h->enable_ssl_refresh},
+          {"http.heartbeat_s",
+           {"--stream-heartbeat"},
+           "Seconds without an event after which a stream sends the comment `: ping`; 0: never",
+           &h->heartbeat_s,
+           0,
+           3600},
           {"http.access_log", {"--access-log"}, "Log one line per request", &h->access_log},
           {"http.shutdown_timeout_s",
            {"--shutdown-timeout"},
@@ -262,7 +298,7 @@ void AddHttp(HttpConfig* h, std::vector<Setting>* out) {
       });
 }
 
-void AddGrpc(GrpcConfig* g, LogConfig* log, std::vector<Setting>* out) {
+void AddGrpc(GrpcConfig* g, std::vector<Setting>* out) {
   out->insert(
       out->end(),
       {
@@ -275,6 +311,32 @@ void AddGrpc(GrpcConfig* g, LogConfig* log, std::vector<Setting>* out) {
            {"--grpc-port-file"},
            "File that the gRPC port is written to once it is open",
            &g->port_file},
+      });
+}
+
+void AddTenant(TenantConfig* t, LogConfig* log, std::vector<Setting>* out) {
+  out->insert(
+      out->end(),
+      {
+          {.key = "tenant.api_key",
+           .flags = {"--api-key"},
+           .help = "Keys that clients must send one of, comma-separated; better set INFERD_API_KEY "
+                   "than a flag that others can see. Never printed",
+           .value = &t->api_key,
+           .secret = true},
+          {"tenant.api_key_file",
+           {"--api-key-file"},
+           "YAML file of named keys with scopes and limits (docs/security.md); read again when it "
+           "changes",
+           &t->api_key_file},
+          {"tenant.usage_db",
+           {"--usage-db"},
+           "SQLite file that gets a row per request, for `inferd usage`; empty: none",
+           &t->usage_db},
+          {"tenant.usage_log",
+           {"--usage-log"},
+           "File that gets a JSON line per request; empty: none",
+           &t->usage_log},
           {"log.level",
            {"--log-level"},
            "Smallest level that is logged",
@@ -387,7 +449,8 @@ std::vector<Setting> Settings(Config* config) {
   AddScheduler(&config->scheduler, &settings);
   AddCluster(&config->cluster, &settings);
   AddHttp(&config->http, &settings);
-  AddGrpc(&config->grpc, &config->log, &settings);
+  AddGrpc(&config->grpc, &settings);
+  AddTenant(&config->tenant, &config->log, &settings);
   return settings;
 }
 

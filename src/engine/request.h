@@ -78,6 +78,7 @@ struct TokenEvent {
   float logprob = 0;   // as in spec::SampledToken
   std::int32_t rank = 0;
   std::int64_t num_cached_tokens = 0;  // prompt tokens taken from the prefix cache
+  std::int64_t admitted_ns = 0;        // when the sequence first left the queue; 0: it never did
   std::vector<spec::TokenLogprob> top;
   /// Prompt logprobs of positions [prompt_first, prompt_first + prompt_logprobs.size()), each
   /// position once, in order.

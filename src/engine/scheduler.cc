@@ -195,6 +195,7 @@ void Scheduler::Impl::Finish(Sequence* sequence, FinishReason reason, std::optio
   event.id = sequence->request.id;
   event.finish = reason;
   event.num_cached_tokens = sequence->num_cached;
+  event.admitted_ns = sequence->admitted_ns;
   event.error = std::move(error);
   MarkFinished(sequence, reason);
 }

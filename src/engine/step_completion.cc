@@ -237,6 +237,7 @@ bool Scheduler::Impl::TakeToken(Sequence* sequence, const spec::SampledToken& sa
     event.top = sampled.top;
   }
   event.num_cached_tokens = sequence->num_cached;
+  event.admitted_ns = sequence->admitted_ns;
   event.first = !sequence->answered_once;
   sequence->answered_once = true;
   if (EndsAt(*sequence, sampled.token)) {

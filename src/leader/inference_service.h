@@ -39,7 +39,8 @@ struct OutputEvent {
   FinishReason finish = FinishReason::kNone;  // with the last event of the choice
   std::int32_t stop_token = -1;  // the end token, when finish is kStop (it is also `token`)
   std::int32_t cached_tokens =
-      0;  // prompt tokens served from the prefix cache; with the first event
+      0;                         // prompt tokens served from the prefix cache; with the first event
+  std::int64_t admitted_ns = 0;  // steady clock: when the choice left the queue; 0: it never did
   std::vector<spec::SampledToken> prompt_logprobs;  // complete, with the choice's first event
   std::vector<float> embedding;  // with the end of a request for one: [hidden], not normalised
   std::optional<Error> error;    // with kError

@@ -105,6 +105,7 @@ void SequenceTable::Take(std::vector<engine::TokenEvent>& events) {
     out.finish = Convert(event.finish);
     out.stop_token = event.finish == engine::FinishReason::kStop ? event.token : -1;
     out.cached_tokens = static_cast<std::int32_t>(event.num_cached_tokens);
+    out.admitted_ns = event.admitted_ns;
     out.prompt_logprobs = std::move(sequence.prompt_logprobs);
     sequence.prompt_logprobs.clear();
     out.embedding = std::move(sequence.embedding);

@@ -15,8 +15,8 @@ using KeyDigest = std::array<std::uint8_t, 32>;
 
 KeyDigest DigestOf(std::string_view key_text);
 
-/// What an operation asks of a key. kAny: a valid key is enough.
-enum class Scope : std::uint8_t { kAny, kInference, kMetrics, kAdmin };
+/// What an operation asks of a key. kOpen: no key is needed; kAny: any valid one will do.
+enum class Scope : std::uint8_t { kOpen, kAny, kInference, kMetrics, kAdmin };
 
 /// 0 means no limit.
 struct KeyLimits {
@@ -38,6 +38,7 @@ struct ApiKey {
 
   bool Has(Scope scope) const {
     switch (scope) {
+      case Scope::kOpen:
       case Scope::kAny:
         return true;
       case Scope::kInference:

@@ -13,6 +13,7 @@ namespace {
 
 std::string_view ScopeName(Scope scope) {
   switch (scope) {
+    case Scope::kOpen:
     case Scope::kAny:
       break;
     case Scope::kInference:
@@ -65,7 +66,7 @@ Result<> Admission::UseModel(std::string_view model) const {
 Result<> Admission::Reserve(std::int64_t tokens, Refusal* refusal) {
   if (quota_ != nullptr) {
     INFERD_TRY(quota_->Reserve(tokens, refusal));
-    reserved_ = tokens;
+    reserved_ += tokens;
   }
   began_ = true;
   return {};
@@ -128,7 +129,7 @@ Result<std::shared_ptr<Admission>> Gate::Admit(const Ask& ask, Refusal* refusal)
   std::shared_ptr<Admission> admission(new Admission());
   admission->ledger_ = ledger_;
   admission->key_name_ = "-";
-  if (needs_key_) {
+  if (needs_key_ && ask.scope != Scope::kOpen) {
     std::shared_ptr<const KeyTable> keys;
     {
       const std::lock_guard lock(mutex_);

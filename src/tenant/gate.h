@@ -24,10 +24,10 @@ namespace inferd::tenant {
 
 /// What a transport knows of a request when it has routed it.
 struct Ask {
-  std::string_view key;  // as the client gave it, without "Bearer "; empty: none
+  std::string_view key = {};  // as the client gave it, without "Bearer "; empty: none
   Scope scope = Scope::kInference;
-  std::string_view operation;   // for the ledger
-  std::string_view request_id;  // for the ledger
+  std::string_view operation = {};   // for the ledger
+  std::string_view request_id = {};  // for the ledger
 };
 
 /// One admitted request. Its end (Settle, or destruction) gives back its place and its unused
@@ -42,7 +42,8 @@ class Admission {
   /// kPermissionDenied when the key is not for this model, as the client called it.
   Result<> UseModel(std::string_view model) const;
   /// Sets aside prompt tokens plus the most that may be generated; kResourceExhausted fills
-  /// `refusal`. Call once, before the work begins; it opens the request's row in the ledger.
+  /// `refusal`. Before the work begins; it opens the request's row in the ledger. A second call
+  /// sets aside more.
   Result<> Reserve(std::int64_t tokens, Refusal* refusal);
   /// A client can put itself behind its key's priority, not before it.
   std::int32_t PriorityFor(std::int32_t asked) const;

@@ -5,8 +5,10 @@
 #include "api/core/metrics.h"
 #include "api/core/served_model.h"
 #include "leader/inference_service.h"
+#include "tenant/gate.h"
 
 #include <cstdint>
+#include <memory>
 
 namespace inferd::api {
 
@@ -23,6 +25,9 @@ struct ServerContext {
   bool draining = false;
   std::int64_t started_ns = 0;  // of this server
   std::int64_t arrived_ns = 0;  // of this request
+  /// Who asks, and what they may use; null: nobody keeps count. The generation takes a share and
+  /// settles it.
+  std::shared_ptr<tenant::Admission> admission = nullptr;
 };
 
 }  // namespace inferd::api

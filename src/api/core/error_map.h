@@ -5,6 +5,7 @@
 
 #include "inferd/result.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,8 +20,9 @@ ErrorStatus StatusOf(Code code);
 
 /// What a client is told about an error besides code and message.
 struct Fault {
-  std::string param;  // path of the offending field ("messages[0].content"); empty: null
-  std::string code;   // OpenAI's `error.code` ("model_not_found"); empty: null
+  std::string param = {};  // path of the offending field ("messages[0].content"); empty: null
+  std::string code = {};   // OpenAI's `error.code` ("model_not_found"); empty: null
+  std::int64_t retry_after_ms = 0;  // known time until it may work; 0: not known
 };
 
 /// What a client is told: the error's message, but of a failure inside only that there was one.

@@ -243,7 +243,33 @@ Result<> CheckModel(const ServerContext& context, const Fields& fields) {
                     name->substr(0, 100),
                     context.model.name());
   }
-  return {};
+  return MayUseModel(
+      context, name && !name->empty() ? *name : context.model.name(), fields.fault());
+}
+
+Result<> MayUseModel(const ServerContext& context, std::string_view asked, Fault* fault) {
+  if (context.admission == nullptr ||
+      context.admission->UseModel(context.model.WithoutVersion(asked)).ok()) {
+    return {};
+  }
+  auto allowed = context.admission->UseModel(asked);
+  if (!allowed.ok()) {
+    *fault = {"model", "model_not_allowed"};
+  }
+  return allowed;
+}
+
+Result<> ReserveTokens(const ServerContext& context, std::int64_t tokens, Fault* fault) {
+  if (context.admission == nullptr) {
+    return {};
+  }
+  tenant::Refusal refusal;
+  auto reserved = context.admission->Reserve(tokens, &refusal);
+  if (!reserved.ok()) {
+    fault->code = "rate_limit_exceeded";
+    fault->retry_after_ms = refusal.retry_after_ms;
+  }
+  return reserved;
 }
 
 Result<std::vector<std::string>> ParseStops(const Fields& fields, std::string_view name) {
@@ -409,6 +435,7 @@ Result<> AddPrompts(const ServerContext& context,
                     GenerationSpec* spec,
                     Fault* fault) {
   const std::int64_t room = context.service.max_model_len();
+  std::int64_t most_tokens = 0;
   for (auto& prompt : prompts) {
     const auto length = static_cast<std::int64_t>(prompt.size());
     const std::int64_t wanted = asked.value_or(1);
@@ -424,12 +451,18 @@ Result<> AddPrompts(const ServerContext& context,
     }
     leader::GenerateRequest request = prototype;
     request.prompt = std::move(prompt);
+    if (context.admission != nullptr) {
+      request.priority = context.admission->PriorityFor(prototype.priority);
+      request.cache_salt = context.admission->CacheSaltFor(prototype.cache_salt);
+    }
     request.max_tokens =
         static_cast<std::int32_t>(asked.value_or(std::min(fallback, room - length)));
     request.min_tokens = std::min(request.min_tokens, request.max_tokens);
+    most_tokens += length + std::int64_t{request.n} * request.max_tokens;
     spec->requests.push_back(std::move(request));
   }
-  return {};
+  spec->admission = context.admission;
+  return ReserveTokens(context, most_tokens, fault);
 }
 
 Result<std::vector<std::int32_t>> EncodePrompt(const ServerContext& context,

@@ -59,12 +59,19 @@ Result<> ApplyParams(const ServerContext& context,
                      GenerationSpec* spec,
                      leader::GenerateRequest* prototype);
 
-/// 404 for a model this server does not have.
+/// 404 for a model this server does not have, 403 for one that the caller's key is not for.
 Result<> CheckModel(const ServerContext& context, const Fields& fields);
 
+/// The second half of CheckModel, for endpoints that find the model's name elsewhere.
+Result<> MayUseModel(const ServerContext& context, std::string_view asked, Fault* fault);
+
+/// Sets tokens of the caller's key aside, or says when there will be enough. AddPrompts does it for
+/// generations.
+Result<> ReserveTokens(const ServerContext& context, std::int64_t tokens, Fault* fault);
+
 /// Adds a request for each prompt to `spec`, with max_tokens set: `asked`, else what fits
-/// (`fallback` at most). Refuses what does not fit into the model's context, with the numbers;
-/// `param` names the prompt's field.
+/// (`fallback` at most). Refuses what does not fit into the model's context, with the numbers, and
+/// what the caller's key has not left; `param` names the prompt's field.
 Result<> AddPrompts(const ServerContext& context,
                     std::vector<std::vector<std::int32_t>> prompts,
                     const leader::GenerateRequest& prototype,

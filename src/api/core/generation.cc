@@ -252,6 +252,9 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
     if (event.choice == 0) {
       cached_tokens_ += event.cached_tokens;
     }
+    if (admitted_ns_ == 0) {
+      admitted_ns_ = event.admitted_ns;
+    }
     AddEcho(&choice, prompt, &event.prompt_logprobs);
     MarkDirty(&choice);
   }
@@ -353,7 +356,33 @@ void Generation::RenderFull(std::string* out) {
   spec_.format->AppendFull(pieces, usage(), out);
 }
 
+void Generation::Settle(std::int64_t now_ns, bool client_left) {
+  if (spec_.admission == nullptr) {
+    return;
+  }
+  const auto ms_since_arrival = [this](std::int64_t ns) {
+    return ns == 0 ? std::int64_t{-1} : (ns - spec_.arrived_ns) / 1'000'000;
+  };
+  const Usage used = usage();
+  const bool complete = done() && !failure_;
+  tenant::Usage settled{.prompt_tokens = used.prompt_tokens,
+                        .cached_tokens = used.cached_tokens,
+                        .completion_tokens = used.completion_tokens,
+                        .reasoning_tokens = used.reasoning_tokens,
+                        .queue_ms = ms_since_arrival(admitted_ns_),
+                        .ttft_ms = ms_since_arrival(first_token_ns_),
+                        .total_ms = ms_since_arrival(now_ns),
+                        .outcome = complete      ? tenant::UsageOutcome::kDone
+                                   : client_left ? tenant::UsageOutcome::kClientLeft
+                                                 : tenant::UsageOutcome::kFailed};
+  if (failure_ && first_token_ns_ == 0) {
+    settled.prompt_tokens = 0;  // the model was never reached, or gave nothing for it
+  }
+  spec_.admission->Settle(settled);
+}
+
 void Generation::Record(std::int64_t now_ns, bool client_left) {
+  Settle(now_ns, client_left);
   if (spec_.metrics == nullptr) {
     return;
   }

@@ -8,6 +8,7 @@
 #include "api/core/reply_format.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+#include "tenant/gate.h"
 #include "text/detokenizer.h"
 #include "text/output_parser.h"
 #include "text/stop_matcher.h"
@@ -47,6 +48,7 @@ struct GenerationSpec {
   bool generate = true;         // false: max_tokens is 0 and nothing is asked of the model
   std::int64_t arrived_ns = 0;  // steady clock
   Metrics* metrics = nullptr;   // outlives the generation; null in some tests
+  std::shared_ptr<tenant::Admission> admission;  // settled by Record; null: nobody keeps count
 };
 
 class Generation {
@@ -85,8 +87,8 @@ class Generation {
   void RenderFull(std::string* out);
   /// How the answer looks, and its body when it has failed before its first byte.
   const ReplyFormat& format() const { return *spec_.format; }
-  /// Observes the request's latencies and outcome; called once, by the I/O thread, when the request
-  /// is over.
+  /// Observes the request's latencies and outcome, and settles its admission; called once, by the
+  /// owner's thread, when the request is over.
   void Record(std::int64_t now_ns, bool client_left);
 
  private:
@@ -104,6 +106,7 @@ class Generation {
   bool EndIfComplete(Choice* choice);
   bool TakeText(Choice* choice, const std::string& delta);
   bool TakeToken(Choice* choice, leader::OutputEvent* event, std::int64_t now_ns);
+  void Settle(std::int64_t now_ns, bool client_left);
 
   GenerationSpec spec_;
   std::vector<Choice> choices_;                   // [prompts * n]
@@ -117,6 +120,7 @@ class Generation {
   bool started_ = false;  // the stream's start is rendered
   bool closed_ = false;   // the stream's end is rendered
   std::int64_t first_token_ns_ = 0;
+  std::int64_t admitted_ns_ = 0;  // when the model took up the first choice
 };
 
 }  // namespace inferd::api

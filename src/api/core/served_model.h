@@ -8,6 +8,7 @@
 #include "text/grammar_cache.h"
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,7 @@ struct SamplingDefaults {
 
 struct ServedModel {
   std::vector<std::string> names;  // as clients may call it; the first one is what answers say
+  std::string version;             // tells one set of weights from another; empty: not known
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   text::SpecialTokens specials;                             // for templates that requests bring
@@ -44,13 +46,21 @@ struct ServedModel {
   std::int64_t vocab_size = 0;  // of the model's head; may be wider than the tokenizer's
 
   const std::string& name() const { return names.front(); }
+  /// A name, or name@version.
   bool Answers(std::string_view asked) const {
-    for (const auto& known : names) {
-      if (known == asked) {
-        return true;
-      }
-    }
-    return false;
+    return HasName(asked) || HasName(WithoutVersion(asked));
+  }
+  /// "name" of "name@version" when that is this model's version; else `asked`.
+  std::string_view WithoutVersion(std::string_view asked) const {
+    const std::size_t at = asked.rfind('@');
+    return at != std::string_view::npos && !version.empty() && asked.substr(at + 1) == version
+               ? asked.substr(0, at)
+               : asked;
+  }
+
+ private:
+  bool HasName(std::string_view asked) const {
+    return std::find(names.begin(), names.end(), asked) != names.end();
   }
 };
 

@@ -61,7 +61,7 @@ void GenerationCall::Work(PrepareCall* prepare) {
     return EndWith(Cancelled(), {});
   }
   Fault fault;
-  auto prepared = (*prepare)(shared_->Context(), &fault);
+  auto prepared = (*prepare)(shared_->Context(record_.admission()), &fault);
   if (!prepared.ok()) {
     return EndWith(prepared.error(), fault);
   }

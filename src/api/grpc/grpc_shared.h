@@ -33,13 +33,15 @@ struct GrpcShared {
   RunningCalls running;
   std::atomic<bool> draining{false};
 
-  /// The context of a call that begins now.
-  ServerContext Context() const {
+  /// The context of a call that begins now. What generates takes its share of the admission and
+  /// settles it.
+  ServerContext Context(std::shared_ptr<tenant::Admission> admission = nullptr) const {
     return {.model = *model,
             .service = service,
             .metrics = metrics,
             .draining = draining.load(std::memory_order_acquire),
-            .arrived_ns = NowNs()};
+            .arrived_ns = NowNs(),
+            .admission = std::move(admission)};
   }
   bool ready() const {
     return service.phase() == leader::Phase::kReady && !draining.load(std::memory_order_acquire);
@@ -69,6 +71,7 @@ class CallRecord {
   void SetAdmission(std::shared_ptr<tenant::Admission> admission) {
     admission_ = std::move(admission);
   }
+  const std::shared_ptr<tenant::Admission>& admission() const { return admission_; }
   /// The status the call ends with, for the log.
   void SetCode(int code) { code_ = code; }
 

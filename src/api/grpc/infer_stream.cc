@@ -175,7 +175,7 @@ void InferStream::OnCancel() {
 void InferStream::Prepare(Part* part) {
   Fault fault;
   auto prepared = PrepareInferCall(
-      shared_->Context(),
+      shared_->Context(part->admission),
       part->request(),
       nullptr,
       [this](inference::ModelInferResponse response) { Emit(std::move(response)); },

@@ -23,7 +23,7 @@ grpc::Status Answer(GrpcShared* shared,
     }
     admission = *std::move(admitted);
   }
-  const auto result = answer(shared->Context(), &fault);
+  const auto result = answer(shared->Context(admission), &fault);
   if (!result.ok() && StatusOf(result.error().code()).http_status == 500) {
     log::Failure("api", "gRPC {}: {}", method, result.error().message());
   }

@@ -3,7 +3,6 @@
 
 #include "api/core/limits.h"
 #include "api/http/error_response.h"
-#include "api/http/running_requests.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -20,8 +19,7 @@
 namespace inferd::api {
 namespace {
 
-constexpr int kReadsPerTurn = 16;       // then other connections have their turn
-constexpr std::size_t kChunkHead = 10;  // room for "fffffff\r\n" before a chunk
+constexpr int kReadsPerTurn = 16;  // then other connections have their turn
 constexpr std::size_t kMaxLingerBytes = 64U << 20;
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
@@ -33,19 +31,6 @@ std::string NewRequestId() {
   static std::atomic<std::uint64_t> next{0};
   return fmt::format(
       "{:08x}{:08x}", start & 0xffffffff, next.fetch_add(1, std::memory_order_relaxed));
-}
-
-/// Writes the size line of the chunk scratch[at..] into the kChunkHead bytes before `at`; the new
-/// start.
-std::size_t CloseChunk(std::string* scratch, std::size_t at) {
-  std::size_t size = scratch->size() - at;
-  (*scratch)[--at] = '\n';
-  (*scratch)[--at] = '\r';
-  for (; size != 0; size >>= 4) {
-    (*scratch)[--at] = "0123456789abcdef"[size & 15];
-  }
-  *scratch += "\r\n";
-  return at;
 }
 
 }  // namespace
@@ -62,7 +47,7 @@ void Connection::Move(State to) {
   state_ = to;
 }
 
-Connection::Connection(IoState* io, boost::asio::ip::tcp::socket socket, std::uint64_t id)
+Connection::Connection(IoState* io, StreamSocket socket, std::uint64_t id)
     : io_(io), socket_(std::move(socket)), id_(id) {}
 
 void Connection::Begin() {
@@ -76,7 +61,46 @@ void Connection::Begin() {
   const int unsent = io_->options.unsent_in_kernel;
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   since_ms_ = NowMs();
+  if (io_->options.tls != nullptr) {
+    tls_ = io_->options.tls->Accept(fd);
+    if (tls_ == nullptr) {
+      log::Warning("api", "no memory for a TLS session; the connection is closed");
+      return Close(false);
+    }
+  }
   OnReadable();
+}
+
+// ---- bytes
+
+/// As recv(2), through TLS where there is one.
+ssize_t Connection::Receive(char* to, std::size_t size) {
+  if (tls_ == nullptr) {
+    return recv(socket_.native_handle(), to, size, 0);
+  }
+  const TlsSession::Moved moved = tls_->Read(to, size);
+  if (moved.want == TlsSession::Want::kWrite) {  // the handshake's own bytes are stuck
+    read_wants_write_ = true;
+    WaitWritable();
+  }
+  if (moved.want == TlsSession::Want::kRead || moved.want == TlsSession::Want::kWrite) {
+    errno = EAGAIN;
+    return -1;
+  }
+  return static_cast<ssize_t>(moved.bytes);
+}
+
+/// As send(2), through TLS where there is one.
+ssize_t Connection::Transmit(std::string_view bytes) {
+  if (tls_ == nullptr) {
+    return send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  const TlsSession::Moved moved = tls_->Write(bytes);
+  if (moved.bytes > 0) {
+    return static_cast<ssize_t>(moved.bytes);
+  }
+  errno = moved.want == TlsSession::Want::kWrite ? EAGAIN : EPIPE;
+  return -1;
 }
 
 // ---- reading
@@ -86,7 +110,7 @@ void Connection::WaitReadable() {
     return;
   }
   reading_ = true;
-  socket_.async_wait(boost::asio::ip::tcp::socket::wait_read,
+  socket_.async_wait(StreamSocket::wait_read,
                      [self = shared_from_this()](const boost::system::error_code& ec) {
                        self->reading_ = false;
                        if (!ec && self->state_ != State::kClosed) {
@@ -102,7 +126,7 @@ void Connection::OnReadable() {
         in_.size() >= limits::kPipelinedBytes) {
       return;  // the next requests can wait in the kernel; EndResponse reads on
     }
-    const ssize_t n = recv(socket_.native_handle(), buffer.data(), buffer.size(), 0);
+    const ssize_t n = Receive(buffer.data(), buffer.size());
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       break;
     }
@@ -177,6 +201,8 @@ void Connection::Parse() {
     request_.path = request.path;
     request_.request_id = request.request_id;
     request_.version_minor = request.version_minor;
+    request_.traceparent = request.traceparent;
+    more_head_.clear();
     io_->dispatcher->Dispatch(io_->thread, {id_, serial_}, std::move(request));
   }
   parsing_ = false;
@@ -184,6 +210,7 @@ void Connection::Parse() {
 
 void Connection::Refuse() {
   request_ = parser_->Partial();
+  more_head_.clear();
   request_ns_ = NowNs();
   if (request_.request_id.empty()) {
     request_.request_id = NewRequestId();
@@ -203,8 +230,9 @@ void Connection::Refuse() {
 
 bool Connection::KeepAlive() const { return keep_alive_ && !io_->dispatcher->draining(); }
 
-void Connection::Respond(std::uint64_t serial, HttpResponse response) {
+void Connection::Respond(std::uint64_t serial, HttpResponse response, std::string more) {
   if (state_ == State::kWaiting && serial == serial_) {
+    more_head_ = std::move(more);
     SendResponse(std::move(response));
   }
 }
@@ -215,8 +243,8 @@ void Connection::SendResponse(HttpResponse response) {
   LogAccess(response.status);
   keep_alive_ = KeepAlive();
   const bool no_body = request_.method == "HEAD" || response.status == 204;
-  std::string bytes =
-      ResponseHead(response, request_, static_cast<long>(response.body.size()), keep_alive_);
+  std::string bytes = ResponseHead(
+      response, request_, static_cast<long>(response.body.size()), keep_alive_, more_head_);
   if (!no_body) {
     bytes += response.body;
   }
@@ -231,12 +259,14 @@ void Connection::LogAccess(int status) const {
     return;
   }
   log::Info("api",
-            "{} {} {} {:.1f}ms id={}",
+            "{} {} {} {:.1f}ms id={}{}{}",
             request_.method.empty() ? "-" : request_.method,
             request_.path.empty() ? "-" : std::string_view(request_.path).substr(0, 80),
             status,
             static_cast<double>(NowNs() - request_ns_) * 1e-6,
-            request_.request_id);
+            request_.request_id,
+            request_.traceparent.empty() ? "" : " traceparent=",
+            request_.traceparent);
 }
 
 bool Connection::Send(std::string_view bytes) {
@@ -245,8 +275,7 @@ bool Connection::Send(std::string_view bytes) {
     return true;
   }
   while (!bytes.empty()) {
-    const ssize_t n =
-        send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = Transmit(bytes);
     if (n >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(n));
       continue;
@@ -271,7 +300,7 @@ void Connection::WaitWritable() {
     return;
   }
   writing_ = true;
-  socket_.async_wait(boost::asio::ip::tcp::socket::wait_write,
+  socket_.async_wait(StreamSocket::wait_write,
                      [self = shared_from_this()](const boost::system::error_code& ec) {
                        self->writing_ = false;
                        if (!ec && self->state_ != State::kClosed) {
@@ -281,8 +310,14 @@ void Connection::WaitWritable() {
 }
 
 void Connection::OnWritable() {
-  const ssize_t n =
-      send(socket_.native_handle(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (read_wants_write_) {
+    read_wants_write_ = false;
+    OnReadable();
+    if (state_ == State::kClosed || unsent_.empty()) {
+      return;
+    }
+  }
+  const ssize_t n = Transmit(unsent_);
   if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
     return Close(true);
   }
@@ -323,181 +358,11 @@ void Connection::Linger() {
   Move(State::kLingering);
   since_ms_ = NowMs();
   body_bytes_ = 0;
+  if (tls_ != nullptr) {
+    tls_->Shutdown();
+  }
   shutdown(socket_.native_handle(), SHUT_WR);
   WaitReadable();
-}
-
-// ---- generating
-
-void Connection::Start(std::uint64_t serial, std::unique_ptr<Generation> generation) {
-  if (state_ != State::kWaiting || serial != serial_) {
-    return;
-  }
-  Move(State::kGenerating);
-  generation_ = std::move(generation);
-  io_->metrics->generations_open.fetch_add(1, std::memory_order_relaxed);
-  RunningRequests* const running = io_->dispatcher->running();
-  running->Add(request_.request_id, io_->thread, {id_, serial_});
-  running->Add(generation_->format().id(), io_->thread, {id_, serial_});
-  std::vector<leader::GenerateRequest> requests = generation_->TakeRequests();
-  for (std::size_t prompt = 0; prompt < requests.size(); ++prompt) {
-    leader::GenerateRequest& request = requests[prompt];
-    request.stream = io_->OpenStream(shared_from_this(), prompt);
-    request.sink = &io_->inbox;
-    streams_.push_back(request.stream);
-    auto submitted = io_->service->Submit(std::move(request));
-    if (!submitted.ok()) {
-      generation_->Fail(std::move(submitted).error());
-      break;
-    }
-  }
-  Flush();
-}
-
-void Connection::Abort(std::uint64_t serial) {
-  if (state_ != State::kGenerating || serial != serial_) {
-    return;
-  }
-  for (const leader::StreamId stream : streams_) {
-    io_->service->Cancel(stream, -1);
-  }
-  generation_->Abort();
-  Flush();
-}
-
-void Connection::OnEvent(std::size_t prompt, leader::OutputEvent event, std::int64_t now_ns) {
-  if (state_ != State::kGenerating) {
-    return;
-  }
-  const leader::StreamId stream = event.stream;
-  if (const auto choice = generation_->OnEvent(prompt, std::move(event), now_ns)) {
-    io_->service->Cancel(stream, *choice);  // a stop string was found
-  }
-  MarkDirty();
-}
-
-void Connection::OnLost() {
-  if (state_ == State::kGenerating) {
-    io_->metrics->events_lost.fetch_add(1, std::memory_order_relaxed);
-    generation_->Fail(Unavailable("The server fell behind; try again"));
-    MarkDirty();
-  }
-}
-
-void Connection::MarkDirty() {
-  if (!queued) {
-    queued = true;
-    io_->dirty.push_back(shared_from_this());
-  }
-}
-
-void Connection::Flush() {
-  if (state_ != State::kGenerating) {
-    return;
-  }
-  const bool done = generation_->done();
-  if (generation_->failure() && !failure_logged_) {
-    failure_logged_ = true;
-    log::Failure("api", "{} id={}", generation_->failure()->message(), request_.request_id);
-  }
-  if (generation_->failure() && !head_sent_) {
-    HttpResponse response = ErrorResponseWithBody(
-        *generation_->failure(), generation_->format().FailureBody(*generation_->failure()));
-    FinishGeneration(false);
-    return SendResponse(std::move(response));
-  }
-  if (!generation_->stream()) {
-    if (done) {
-      HttpResponse response;
-      response.content_type = generation_->format().full_content_type();
-      generation_->RenderFull(&response.body);
-      response.headers = generation_->format().full_headers();
-      FinishGeneration(false);
-      SendResponse(std::move(response));
-    }
-    return;
-  }
-  if (!unsent_.empty()) {  // behind: what comes is kept as text and goes out together
-    const std::size_t backlog = unsent_.size() + generation_->pending_bytes();
-    if (backlog > io_->options.hard_backlog_bytes) {
-      io_->metrics->slow_clients_cut.fetch_add(1, std::memory_order_relaxed);
-      log::Warning("api", "client cut: {} bytes behind id={}", backlog, request_.request_id);
-      return Close(true);
-    }
-    if (backlog <= io_->options.soft_backlog_bytes) {
-      behind_ms_ = 0;
-    } else if (behind_ms_ == 0) {
-      behind_ms_ = NowMs();
-    }
-    return;
-  }
-  behind_ms_ = 0;
-  SendPending();
-}
-
-void Connection::SendPending() {
-  if (!generation_->dirty()) {
-    return;
-  }
-  std::string& scratch = io_->scratch;
-  scratch.clear();
-  const bool chunked = request_.version_minor > 0;
-  if (!head_sent_) {
-    head_sent_ = true;
-    HttpResponse response;
-    response.content_type = generation_->format().stream_content_type();
-    response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    if (chunked) {
-      response.headers.emplace_back("Transfer-Encoding", "chunked");
-    }
-    keep_alive_ = KeepAlive() && chunked;
-    scratch = ResponseHead(response, request_, -1, keep_alive_);
-    io_->metrics->CountResponse(200);
-  }
-  const std::size_t head_bytes = scratch.size();
-  std::size_t start = head_bytes + (chunked ? kChunkHead : 0);
-  scratch.resize(start);
-  generation_->RenderStream(&scratch);
-  const bool done = generation_->done();
-  if (chunked && scratch.size() > start) {
-    start = CloseChunk(&scratch, start);
-  } else if (chunked) {
-    scratch.resize(start = head_bytes);
-  }
-  if (chunked && done) {
-    scratch += "0\r\n\r\n";
-  }
-  // Between the head and the first chunk lie a few unused bytes of the size line: send around them.
-  scratch.erase(head_bytes, start - head_bytes);
-  if (done) {
-    LogAccess(200);
-    FinishGeneration(false);
-    Move(State::kWriting);
-  }
-  if (Send(scratch) && state_ == State::kWriting && unsent_.empty()) {
-    EndResponse();
-  }
-  if (scratch.capacity() > (1U << 20)) {
-    std::string().swap(scratch);
-  }
-}
-
-/// Ends the streams on the engine side (a no-op there for those that have ended) and books the
-/// outcome.
-void Connection::FinishGeneration(bool client_left) {
-  const bool complete = generation_->done() && !generation_->failure();
-  for (const leader::StreamId stream : streams_) {
-    if (!complete) {
-      io_->service->Cancel(stream, -1);
-    }
-    io_->CloseStream(stream);
-  }
-  streams_.clear();
-  RunningRequests* const running = io_->dispatcher->running();
-  running->Remove(request_.request_id, io_->thread, {id_, serial_});
-  running->Remove(generation_->format().id(), io_->thread, {id_, serial_});
-  generation_->Record(NowNs(), client_left);
-  io_->metrics->generations_open.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // ---- ends
@@ -515,6 +380,9 @@ void Connection::Tick(std::int64_t now_ms) {
   }
   if (state_ == State::kLingering && now_ms - since_ms_ > options.linger_ms) {
     return Close(false);
+  }
+  if (state_ == State::kGenerating) {
+    return Beat(now_ms);
   }
   if (state_ != State::kReading) {
     return;
@@ -534,6 +402,11 @@ void Connection::Tick(std::int64_t now_ms) {
   }
   if (late) {
     request_ = parser_->Partial();
+    request_ns_ = NowNs();
+    if (request_.request_id.empty()) {
+      request_.request_id = NewRequestId();
+    }
+    more_head_.clear();
     parser_.reset();
     keep_alive_ = false;
     Move(State::kWaiting);
@@ -561,6 +434,9 @@ void Connection::Close(bool client_left) {
   }
   generation_.reset();
   parser_.reset();
+  if (tls_ != nullptr) {
+    tls_->Shutdown();
+  }
   boost::system::error_code ignored;  // nothing is left to be done about a close that fails
   socket_.close(ignored);
   io_->metrics->connections_open.fetch_sub(1, std::memory_order_relaxed);

@@ -9,9 +9,10 @@
 #include "api/http/http_options.h"
 #include "api/http/http_parser.h"
 #include "api/http/io_thread.h"
+#include "api/http/tls.h"
 
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -24,6 +25,8 @@
 namespace inferd::api {
 
 class Connection;
+
+using StreamSocket = boost::asio::generic::stream_protocol::socket;  // TCP or Unix
 
 /// What connections share on their thread.
 struct IoState {
@@ -61,11 +64,11 @@ struct IoState {
 /// The client's leaving closes from any state and cancels what runs.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(IoState* io, boost::asio::ip::tcp::socket socket, std::uint64_t id);
+  Connection(IoState* io, StreamSocket socket, std::uint64_t id);
 
   void Begin();
-  void Respond(std::uint64_t serial, HttpResponse response);
-  void Start(std::uint64_t serial, std::unique_ptr<Generation> generation);
+  void Respond(std::uint64_t serial, HttpResponse response, std::string more);
+  void Start(std::uint64_t serial, std::unique_ptr<Generation> generation, std::string more);
   void Abort(std::uint64_t serial);
   void OnEvent(std::size_t prompt, leader::OutputEvent event, std::int64_t now_ns);
   void OnLost();
@@ -96,6 +99,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Refuse();
   void SendResponse(HttpResponse response);
   bool Send(std::string_view bytes);
+  ssize_t Receive(char* to, std::size_t size);
+  ssize_t Transmit(std::string_view bytes);
+  void AppendStreamHead(std::string* out);
+  void Beat(std::int64_t now_ms);
   void SendPending();
   void FinishGeneration(bool client_left);
   void EndResponse();
@@ -105,11 +112,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool KeepAlive() const;
 
   IoState* io_;
-  boost::asio::ip::tcp::socket socket_;
+  StreamSocket socket_;
+  std::unique_ptr<TlsSession> tls_;  // null: plain
   const std::uint64_t id_;
   State state_ = State::kReading;
   std::uint64_t serial_ = 0;  // of the current request
   HttpRequest request_;       // the current one, without body
+  std::string more_head_;     // header lines of its answer, from the dispatcher
   std::int64_t request_ns_ = 0;
   std::unique_ptr<HttpParser> parser_;
   std::string in_;      // received, not parsed
@@ -126,6 +135,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool parsing_ = false;
   bool keep_alive_ = true;
   bool head_sent_ = false;
+  bool spoke_ = false;               // the stream got bytes since the last tick
+  std::int64_t quiet_since_ms_ = 0;  // of a stream
+  bool read_wants_write_ = false;    // TLS: reading goes on when the socket takes bytes
   bool failure_logged_ = false;
   bool used_ = false;  // had a request before
 };

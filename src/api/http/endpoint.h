@@ -8,6 +8,7 @@
 #include "api/core/generation.h"
 #include "api/http/http_message.h"
 #include "inferd/result.h"
+#include "tenant/api_key.h"
 
 #include <memory>
 #include <string>
@@ -35,6 +36,8 @@ struct Endpoint {
   Handler handler;
   /// How the API of this endpoint writes an error.
   std::string (*error_body)(const Error& error, const Fault& fault) = ErrorBody;
+  /// What a key must be good for, when the server has keys. Open ones are few and say so.
+  tenant::Scope scope = tenant::Scope::kInference;
 };
 
 }  // namespace inferd::api

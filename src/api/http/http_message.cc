@@ -73,7 +73,8 @@ const char* ReasonPhrase(int status) {
 std::string ResponseHead(const HttpResponse& response,
                          const HttpRequest& request,
                          long content_length,
-                         bool keep_alive) {
+                         bool keep_alive,
+                         std::string_view more) {
   std::string head = "HTTP/1.1 ";
   head += std::to_string(response.status);
   head += ' ';
@@ -91,6 +92,10 @@ std::string ResponseHead(const HttpResponse& response,
   if (!request.request_id.empty()) {
     head += "X-Request-Id: " + request.request_id + "\r\n";
   }
+  if (!request.traceparent.empty()) {
+    head += "traceparent: " + request.traceparent + "\r\n";
+  }
+  head += more;
   if (!keep_alive) {
     head += "Connection: close\r\n";
   } else if (request.version_minor == 0) {

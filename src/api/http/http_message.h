@@ -16,9 +16,14 @@ struct HttpRequest {
   std::string path_parameter;  // what stands for "{id}" in the endpoint's path
   std::string host;
   std::string body;
-  std::string request_id;               // the client's X-Request-Id if it is usable, else made here
-  std::string inference_header_length;  // Inference-Header-Content-Length, of KServe's clients
+  std::string request_id;  // the client's X-Request-Id if it is usable, else made here
+  std::string key;         // of Authorization: Bearer, x-api-key or api-key; empty: none was given
+  std::string origin;      // a page's, with cross-origin requests
+  std::string preflight_headers;        // Access-Control-Request-Headers
+  std::string traceparent;              // empty: none, or not a valid one
+  std::string load_metrics;             // endpoint-load-metrics-format
   int version_minor = 1;                // HTTP/1.x
+  std::string inference_header_length;  // Inference-Header-Content-Length, of KServe's clients
   bool keep_alive = true;
 };
 
@@ -36,10 +41,11 @@ std::string PercentDecoded(std::string_view text);
 const char* ReasonPhrase(int status);
 
 /// Status line and headers, with the empty line. `content_length` < 0: none is announced (chunked
-/// or until close).
+/// or until close). `more`: header lines that go with whatever answer this request gets.
 std::string ResponseHead(const HttpResponse& response,
                          const HttpRequest& request,
                          long content_length,
-                         bool keep_alive);
+                         bool keep_alive,
+                         std::string_view more = {});
 
 }  // namespace inferd::api

@@ -5,14 +5,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace inferd::api {
 
+class TlsContext;
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;  // 0: any free one
+  std::uint16_t port = 8000;              // 0: any free one
+  std::string uds;                        // path of a Unix socket to listen on instead; empty: none
+  std::shared_ptr<const TlsContext> tls;  // null: plain HTTP
   int io_threads = 1;
   int request_threads = 2;           // parse, template, tokenise
   std::size_t request_queue = 1024;  // requests that wait for those; beyond: 429
@@ -27,10 +32,13 @@ struct HttpOptions {
   std::size_t soft_backlog_bytes = 256U << 10;
   std::size_t hard_backlog_bytes = 8U << 20;
   std::int64_t linger_ms = 2'000;
-  int unsent_in_kernel = 16 << 10;  // TCP_NOTSENT_LOWAT
+  std::int64_t heartbeat_ms = 15'000;  // silence of an event stream before ": ping"; 0: never
+  int unsent_in_kernel = 16 << 10;     // TCP_NOTSENT_LOWAT
   /// Values of Host (without port) that are answered; empty: any. Filled by default when bound to
   /// loopback only, so that a web page cannot reach a local server by rebinding a name.
   std::vector<std::string> allowed_hosts;
+  /// Origins of web pages that may read answers: exact, or "*" for all. Empty: none.
+  std::vector<std::string> allowed_origins;
   bool access_log = true;
 };
 

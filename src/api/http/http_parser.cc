@@ -50,6 +50,69 @@ bool IsHostPort(std::string_view host) {
 
 std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
+/// W3C Trace Context, version 00 in form: 00-<32 hex>-<16 hex>-<2 hex>, lower case.
+bool IsTraceparent(std::string_view text) {
+  constexpr std::string_view kForm = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+  if (text.size() != kForm.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < kForm.size(); ++i) {
+    const char c = text[i];
+    const bool hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    if (kForm[i] == 'x' ? !hex : c != '-') {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The text behind "Bearer "; empty when the scheme is another one.
+std::string BearerKey(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (!boost::beast::iequals(
+          boost::beast::string_view(authorization.data(),
+                                    std::min(authorization.size(), kScheme.size())),
+          boost::beast::string_view(kScheme.data(), kScheme.size()))) {
+    return {};
+  }
+  authorization.remove_prefix(kScheme.size());
+  while (authorization.starts_with(' ')) {
+    authorization.remove_prefix(1);
+  }
+  return std::string(authorization);
+}
+
+using Message = http::request<http::string_body>;
+
+/// The fields that handlers and the dispatcher look at, beside what frames the request. False: one
+/// that says who is asking is there twice.
+bool ReadFields(const Message& message, HttpRequest* head) {
+  for (const char* const name : {"Authorization", "X-Api-Key", "Api-Key"}) {
+    if (message.count(name) > 1) {
+      return false;
+    }
+  }
+  head->key = BearerKey(Text(message[http::field::authorization]));
+  for (const char* const name : {"X-Api-Key", "Api-Key"}) {
+    if (head->key.empty()) {
+      head->key = Text(message[name]);
+    }
+  }
+  head->origin = Text(message[http::field::origin]);
+  head->preflight_headers = Text(message[http::field::access_control_request_headers]);
+  head->load_metrics = Text(message["endpoint-load-metrics-format"]);
+  head->traceparent = Text(message["traceparent"]);
+  if (!IsTraceparent(head->traceparent)) {
+    head->traceparent.clear();
+  }
+  head->request_id = Text(message["X-Request-Id"]);
+  if (head->request_id.size() > limits::kRequestIdBytes ||
+      !std::all_of(head->request_id.begin(), head->request_id.end(), IsTokenChar)) {
+    head->request_id.clear();
+  }
+  return true;
+}
+
 }  // namespace
 
 // ---- HeadScanner
@@ -190,17 +253,16 @@ bool HttpParser::CheckHead() {
   head.version_minor = message.version() == 10 ? 0 : 1;
   head.keep_alive = message.keep_alive();
   head.inference_header_length = Text(message["Inference-Header-Content-Length"]);
-  head.request_id = Text(message["X-Request-Id"]);
-  if (head.request_id.size() > limits::kRequestIdBytes ||
-      !std::all_of(head.request_id.begin(), head.request_id.end(), IsTokenChar)) {
-    head.request_id.clear();
-  }
+  const bool one_key = ReadFields(message, &head);
   const auto refuse = [this](int status, std::string reason) {
     Bad(status, std::move(reason));
     return false;
   };
   if (message.version() != 11 && message.version() != 10) {
     return refuse(400, "the HTTP version is not 1.0 or 1.1");
+  }
+  if (!one_key) {
+    return refuse(400, "a field that carries the API key is there twice");
   }
   const std::size_t hosts = message.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() == 11)) {

@@ -7,8 +7,9 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -20,7 +21,7 @@
 
 namespace inferd::api {
 namespace asio = boost::asio;
-using asio::ip::tcp;
+using Protocol = asio::generic::stream_protocol;
 using ErrorCode = boost::system::error_code;
 
 namespace {
@@ -73,7 +74,7 @@ IoState::Stream* IoState::FindStream(leader::StreamId id) {
 struct IoThread::Impl {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
-  tcp::acceptor acceptor{context};
+  asio::basic_socket_acceptor<Protocol> acceptor{context};
   asio::posix::stream_descriptor wake{context};
   asio::steady_timer tick{context};
   asio::steady_timer accept_pause{context};
@@ -81,7 +82,7 @@ struct IoThread::Impl {
   std::uint64_t next_connection = 1;
 
   void Accept();
-  void OnAccepted(tcp::socket socket);
+  void OnAccepted(StreamSocket socket);
   void WaitForEvents();
   void TakeEvents();
   void FlushSome();
@@ -90,7 +91,7 @@ struct IoThread::Impl {
 };
 
 void IoThread::Impl::Accept() {
-  acceptor.async_accept([this](const ErrorCode& ec, tcp::socket socket) {
+  acceptor.async_accept([this](const ErrorCode& ec, StreamSocket socket) {
     if (!acceptor.is_open()) {
       return;
     }
@@ -112,7 +113,7 @@ void IoThread::Impl::Accept() {
   });
 }
 
-void IoThread::Impl::OnAccepted(tcp::socket socket) {
+void IoThread::Impl::OnAccepted(StreamSocket socket) {
   if (state.connections.size() >= state.options.max_connections) {
     state.metrics->connections_refused.fetch_add(1, std::memory_order_relaxed);
     return;  // the socket closes here
@@ -232,44 +233,18 @@ IoThread::~IoThread() {
   }
 }
 
-Result<std::uint16_t> IoThread::Listen(std::uint16_t port, bool share) {
+Result<> IoThread::Adopt(Listener listener) {
   ErrorCode ec;
-  const std::string& host = impl_->state.options.host;
-  const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, ec);
+  impl_->acceptor.assign(Protocol(listener.family, 0), listener.fd.get(), ec);
   if (ec) {
-    return InvalidArgument("--host {} is not an IP address; use 127.0.0.1, 0.0.0.0 or ::", host);
+    return Internal("cannot watch the listening socket: {}", ec.message());
   }
-  const tcp::endpoint endpoint(address, port);
-  tcp::acceptor& acceptor = impl_->acceptor;
-  acceptor.open(endpoint.protocol(), ec);
-  if (!ec) {
-    acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
-  }
-  const int one = 1;
-  if (!ec && share) {
-    setsockopt(acceptor.native_handle(), SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
-  }
-  if (!ec) {
-    acceptor.bind(endpoint, ec);
-  }
-  if (!ec) {
-    acceptor.listen(4096, ec);
-  }
-  if (ec) {
-    return Unavailable("cannot listen on {}:{}: {}; choose another --port or stop what uses it",
-                       host,
-                       port,
-                       ec.message());
-  }
+  listener.fd.Release();  // the acceptor owns it now
   impl_->wake.assign(impl_->state.inbox.wake_fd(), ec);
   if (ec) {
     return Internal("cannot watch the event descriptor: {}", ec.message());
   }
-  const tcp::endpoint bound = acceptor.local_endpoint(ec);
-  if (ec) {
-    return Internal("cannot read the port of the listening socket: {}", ec.message());
-  }
-  return bound.port();
+  return {};
 }
 
 void IoThread::Run() {
@@ -290,19 +265,19 @@ void IoThread::Post(std::move_only_function<void()> work) {
   asio::post(impl_->context, [work = std::move(work)]() mutable { work(); });
 }
 
-void IoThread::Respond(RequestKey key, HttpResponse response) {
+void IoThread::Respond(RequestKey key, HttpResponse response, std::string more) {
   const auto it = impl_->state.connections.find(key.connection);
   if (it != impl_->state.connections.end()) {
     const auto connection = it->second;  // stays alive if this closes it
-    connection->Respond(key.serial, std::move(response));
+    connection->Respond(key.serial, std::move(response), std::move(more));
   }
 }
 
-void IoThread::Start(RequestKey key, std::unique_ptr<Generation> generation) {
+void IoThread::Start(RequestKey key, std::unique_ptr<Generation> generation, std::string more) {
   const auto it = impl_->state.connections.find(key.connection);
   if (it != impl_->state.connections.end()) {
     const auto connection = it->second;
-    connection->Start(key.serial, std::move(generation));
+    connection->Start(key.serial, std::move(generation), std::move(more));
   }
 }
 

@@ -13,12 +13,14 @@
 #include "api/core/metrics.h"
 #include "api/http/http_message.h"
 #include "api/http/http_options.h"
+#include "api/http/listener.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace inferd::api {
 
@@ -56,9 +58,8 @@ class IoThread {
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;
 
-  /// Binds and listens; the port that was got. With `share`, several threads may listen on one
-  /// port.
-  Result<std::uint16_t> Listen(std::uint16_t port, bool share);
+  /// Takes connections from this socket once it runs.
+  Result<> Adopt(Listener listener);
   /// Returns after Stop.
   void Run();
   /// Any thread: closes everything and ends Run.
@@ -66,9 +67,9 @@ class IoThread {
   /// Any thread: runs `work` on this thread. For requests, not for tokens.
   void Post(std::move_only_function<void()> work);
 
-  /// On this thread.
-  void Respond(RequestKey key, HttpResponse response);
-  void Start(RequestKey key, std::unique_ptr<Generation> generation);
+  /// On this thread. `more`: header lines that go with the answer, each with its CRLF.
+  void Respond(RequestKey key, HttpResponse response, std::string more = {});
+  void Start(RequestKey key, std::unique_ptr<Generation> generation, std::string more = {});
   /// Ends a generation with what it has said so far.
   void Abort(RequestKey key);
 

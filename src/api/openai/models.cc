@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /v1/models and /v1/models/{id}.
+#include "api/core/generate_params.h"
 #include "api/core/json_writer.h"
 #include "api/openai/endpoints.h"
 #include "base/error.h"
@@ -29,6 +30,9 @@ Result<Outcome> ListModels(const ServerContext& context,
   HttpResponse response;
   response.body = R"({"object":"list","data":[)";
   for (const auto& name : context.model.names) {
+    if (Fault ignored; !MayUseModel(context, name, &ignored).ok()) {
+      continue;  // this key cannot use it under this name
+    }
     if (response.body.back() == '}') {
       response.body += ',';
     }
@@ -45,6 +49,7 @@ Result<Outcome> GetModel(const ServerContext& context, const HttpRequest& reques
     *fault = {"model", "model_not_found"};
     return NotFound("This server has no model of that name; it serves `{}`", context.model.name());
   }
+  INFERD_TRY(MayUseModel(context, name, fault));
   HttpResponse response;
   AppendModel(context, name, &response.body);
   return Outcome(std::move(response));

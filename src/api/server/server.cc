@@ -3,11 +3,14 @@
 
 #include "api/core/serving_state.h"
 #include "api/http/error_response.h"
-#include "api/server/endpoints.h"
+#include "api/server/reply_head.h"
+#include "api/server/route.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,57 +22,54 @@ namespace {
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 
-/// Of a path with "{id}": what stands there.
-std::optional<std::string_view> PathParameter(std::string_view pattern, std::string_view path) {
-  const std::size_t at = pattern.find("{id}");
-  if (at == std::string_view::npos || !path.starts_with(pattern.substr(0, at))) {
-    return std::nullopt;
+/// Runs on a request thread, or on the I/O thread for what only reads atomics.
+Outcome RunHandler(const Endpoint& endpoint,
+                   const ServerContext& context,
+                   const HttpRequest& request) {
+  Fault fault;
+  auto outcome = endpoint.handler(context, request, &fault);
+  if (outcome.ok()) {
+    return *std::move(outcome);
   }
-  const std::string_view rest = path.substr(at);
-  const std::string_view id = rest.substr(0, rest.find('/'));
-  if (id.empty() || rest.substr(id.size()) != pattern.substr(at + 4)) {
-    return std::nullopt;
+  HttpResponse response = ErrorResponseWithBody(
+      outcome.error(), endpoint.error_body(outcome.error(), fault), fault.retry_after_ms);
+  if (response.status == 500) {
+    log::Failure("api", "{} id={}", outcome.error().message(), request.request_id);
   }
-  return id;
-}
-
-bool Matches(const Endpoint& endpoint, std::string_view path) {
-  if (endpoint.path.ends_with('/')) {
-    return path.size() > endpoint.path.size() && path.starts_with(endpoint.path);
-  }
-  return endpoint.path == path || PathParameter(endpoint.path, path).has_value();
-}
-
-/// The answer for a method the path does not know, OPTIONS among them.
-HttpResponse MethodAnswer(const std::string& method, std::string allowed) {
-  HttpResponse response;
-  if (method == "OPTIONS") {
-    response.status = 204;
-  } else {
-    response = ErrorResponse(InvalidArgument(
-        "The method {} is not allowed here; use {}", method.substr(0, 20), allowed));
-    response.status = 405;
-  }
-  response.headers.emplace_back("Allow", allowed + ", OPTIONS");
   return response;
+}
+
+/// OpenAI's `error.code` of a request that the gate refused.
+std::string CodeOfRefusal(Code code) {
+  return code == Code::kUnauthenticated     ? "invalid_api_key"
+         : code == Code::kResourceExhausted ? "rate_limit_exceeded"
+                                            : "insufficient_permissions";
 }
 
 }  // namespace
 
 Server::Server(const HttpOptions& options,
                std::shared_ptr<const ServedModel> model,
-               leader::InferenceService* service)
-    : options_(options), model_(std::move(model)), service_(service), started_ns_(NowNs()) {}
+               leader::InferenceService* service,
+               std::shared_ptr<tenant::Gate> gate)
+    : options_(options),
+      model_(std::move(model)),
+      service_(service),
+      gate_(std::move(gate)),
+      started_ns_(NowNs()) {}
 
 Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
                                               std::shared_ptr<const ServedModel> model,
-                                              leader::InferenceService* service) {
-  std::unique_ptr<Server> server(new Server(options, std::move(model), service));
+                                              leader::InferenceService* service,
+                                              std::shared_ptr<tenant::Gate> gate) {
+  std::unique_ptr<Server> server(new Server(options, std::move(model), service, std::move(gate)));
   server->port_ = options.port;
   for (int i = 0; i < options.io_threads; ++i) {
     auto io = std::make_unique<IoThread>(
         static_cast<std::uint32_t>(i), options, server.get(), service, &server->metrics_);
-    INFERD_ASSIGN(server->port_, io->Listen(server->port_, options.io_threads > 1));
+    INFERD_ASSIGN(Listener listener, server->Listen());
+    server->port_ = listener.port;
+    INFERD_TRY(io->Adopt(std::move(listener)));
     server->io_threads_.push_back(std::move(io));
   }
   server->pool_ = std::make_unique<RequestPool>(options.request_threads, options.request_queue);
@@ -85,6 +85,17 @@ Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
   return server;
 }
 
+/// For one more I/O thread. A TCP port is shared by several sockets, a Unix socket by duplicates.
+Result<Listener> Server::Listen() {
+  if (options_.uds.empty()) {
+    return ListenTcp(options_.host, port_, options_.io_threads > 1);
+  }
+  if (!unix_listener_.fd.valid()) {
+    INFERD_ASSIGN(unix_listener_, ListenUnix(options_.uds));
+  }
+  return Duplicate(unix_listener_);
+}
+
 Server::~Server() { Stop(); }
 
 void Server::Stop() {
@@ -96,6 +107,10 @@ void Server::Stop() {
     io->Stop();
   }
   threads_.clear();  // joins
+  if (unix_listener_.fd.valid()) {
+    unlink(options_.uds.c_str());
+    unix_listener_.fd.Reset();
+  }
   pool_.reset();
 }
 
@@ -116,6 +131,19 @@ bool Server::HostAllowed(std::string_view host) const {
       });
 }
 
+Result<std::shared_ptr<tenant::Admission>> Server::Admit(const HttpRequest& request,
+                                                         const Endpoint* endpoint,
+                                                         tenant::Refusal* refusal) {
+  if (gate_ == nullptr) {
+    return std::shared_ptr<tenant::Admission>();
+  }
+  return gate_->Admit({.key = request.key,
+                       .scope = endpoint == nullptr ? tenant::Scope::kAny : endpoint->scope,
+                       .operation = endpoint == nullptr ? "" : endpoint->path,
+                       .request_id = request.request_id},
+                      refusal);
+}
+
 void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
   if (!HostAllowed(request.host)) {
     return io->Respond(
@@ -123,25 +151,28 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
         ErrorResponse(PermissionDenied(
             "This server answers for its own host names only; see --allowed-hosts")));
   }
-  const std::string_view asked =
-      request.method == "HEAD" ? "GET" : std::string_view(request.method);
-  const Endpoint* endpoint = nullptr;
-  std::string allowed;
-  for (const Endpoint& candidate : Endpoints()) {
-    if (Matches(candidate, request.path)) {
-      allowed += (allowed.empty() ? "" : ", ") + std::string(candidate.method) +
-                 (candidate.method == "GET" ? ", HEAD" : "");
-      endpoint = candidate.method == asked ? &candidate : endpoint;
-    }
+  const Route route = FindRoute(request.method, request.path);
+  std::string more = CorsLines(options_.allowed_origins, request, route.methods);
+  if (request.method == "OPTIONS" && route.endpoint == nullptr) {
+    return io->Respond(key, NoEndpointAnswer(request, route), std::move(more));
   }
-  if (allowed.empty()) {
-    return io->Respond(
-        key, ErrorResponse(NotFound("There is nothing at {}", request.path.substr(0, 100))));
+  tenant::Refusal refusal;
+  auto admitted = Admit(request, route.endpoint, &refusal);
+  const auto refuse = [&](const Error& error, const Fault& fault) {
+    auto* const body = route.endpoint == nullptr ? ErrorBody : route.endpoint->error_body;
+    io->Respond(key,
+                ErrorResponseWithBody(error, body(error, fault), fault.retry_after_ms),
+                std::move(more));
+  };
+  if (!admitted.ok()) {
+    more += RateLimitLines(refusal.limits);
+    return refuse(admitted.error(),
+                  {"", CodeOfRefusal(admitted.error().code()), refusal.retry_after_ms});
   }
-  if (endpoint == nullptr) {
-    return io->Respond(key, MethodAnswer(request.method, allowed));
+  if (route.endpoint == nullptr) {
+    return io->Respond(key, NoEndpointAnswer(request, route), std::move(more));
   }
-  request.path_parameter = PathParameter(endpoint->path, request.path).value_or("");
+  request.path_parameter = PathParameter(route.endpoint->path, request.path).value_or("");
   ServerContext context{.model = *model_,
                         .service = *service_,
                         .metrics = metrics_,
@@ -149,44 +180,56 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                         .running = &running_,
                         .draining = draining(),
                         .started_ns = started_ns_,
-                        .arrived_ns = NowNs()};
-  if (endpoint->needs_model) {
+                        .arrived_ns = NowNs(),
+                        .admission = *std::move(admitted)};
+  if (route.endpoint->needs_model) {
     if (auto error = NotServing(service_->phase(), context.draining)) {
-      return io->Respond(key, ErrorResponseWithBody(*error, endpoint->error_body(*error, {})));
+      return refuse(*error, {});
     }
   }
-  const auto run = [endpoint](const ServerContext& with, const HttpRequest& what) -> Outcome {
-    Fault fault;
-    auto outcome = endpoint->handler(with, what, &fault);
-    if (outcome.ok()) {
-      return *std::move(outcome);
-    }
-    HttpResponse response =
-        ErrorResponseWithBody(outcome.error(), endpoint->error_body(outcome.error(), fault));
-    if (response.status == 500) {
-      log::Failure("api", "{} id={}", outcome.error().message(), what.request_id);
-    }
-    return response;
-  };
-  if (endpoint->place == Place::kInline) {
-    return io->Respond(key, std::get<HttpResponse>(run(context, request)));
+  if (route.endpoint->place == Place::kInline) {
+    return io->Respond(key,
+                       std::get<HttpResponse>(RunHandler(*route.endpoint, context, request)),
+                       std::move(more));
   }
-  auto job = [io, key, run, context, what = std::move(request)]() {
-    auto outcome = std::make_shared<Outcome>(run(context, what));
-    io->Post([io, key, outcome] {
+  const auto lane = route.endpoint->place == Place::kHeavy ? RequestPool::Lane::kHeavy
+                                                           : RequestPool::Lane::kLight;
+  if (!pool_->TryRun(
+          lane, MakeJob(io, key, *route.endpoint, std::move(context), std::move(request), more))) {
+    refuse(ResourceExhausted("Too many requests wait to be read; try again soon"), {});
+  }
+}
+
+RequestPool::Job Server::MakeJob(IoThread* io,
+                                 RequestKey key,
+                                 const Endpoint& endpoint,
+                                 ServerContext context,
+                                 HttpRequest request,
+                                 std::string more) {
+  return [this,
+          io,
+          key,
+          &endpoint,
+          context = std::move(context),
+          request = std::move(request),
+          more = std::move(more)]() mutable {
+    auto outcome = std::make_shared<Outcome>(RunHandler(endpoint, context, request));
+    if (context.admission != nullptr) {
+      more += RateLimitLines(context.admission->Limits());
+      context.admission.reset();  // a place is free before its client can read the answer
+    }
+    if (!model_->version.empty()) {
+      more += "X-Inferd-Model-Version: " + model_->version + "\r\n";
+    }
+    more += LoadMetricsLine(request.load_metrics, *service_);
+    io->Post([io, key, outcome, more = std::move(more)]() mutable {
       if (auto* response = std::get_if<HttpResponse>(outcome.get())) {
-        io->Respond(key, std::move(*response));
+        io->Respond(key, std::move(*response), std::move(more));
       } else {
-        io->Start(key, std::move(std::get<std::unique_ptr<Generation>>(*outcome)));
+        io->Start(key, std::move(std::get<std::unique_ptr<Generation>>(*outcome)), std::move(more));
       }
     });
   };
-  const auto lane =
-      endpoint->place == Place::kHeavy ? RequestPool::Lane::kHeavy : RequestPool::Lane::kLight;
-  if (!pool_->TryRun(lane, std::move(job))) {
-    const Error full = ResourceExhausted("Too many requests wait to be read; try again soon");
-    io->Respond(key, ErrorResponseWithBody(full, endpoint->error_body(full, {})));
-  }
 }
 
 }  // namespace inferd::api

@@ -2,11 +2,14 @@
 // The HTTP front end: I/O threads, request threads and the routing between them.
 #pragma once
 
+#include "api/core/context.h"
 #include "api/core/limits.h"
 #include "api/core/metrics.h"
 #include "api/core/served_model.h"
+#include "api/http/endpoint.h"
 #include "api/http/http_options.h"
 #include "api/http/io_thread.h"
+#include "api/http/listener.h"
 #include "api/http/request_pool.h"
 #include "api/http/running_requests.h"
 #include "api/responses/response_store.h"
@@ -25,10 +28,12 @@ namespace inferd::api {
 /// sinks, and Stop must come before the service is destroyed.
 class Server : public Dispatcher {
  public:
-  /// Listens and starts the threads. `service` outlives Stop().
+  /// Listens and starts the threads. `service` outlives Stop(). Without `gate` everybody is served
+  /// and nobody keeps count.
   static Result<std::unique_ptr<Server>> Start(const HttpOptions& options,
                                                std::shared_ptr<const ServedModel> model,
-                                               leader::InferenceService* service);
+                                               leader::InferenceService* service,
+                                               std::shared_ptr<tenant::Gate> gate = nullptr);
   ~Server() override;
 
   std::uint16_t port() const { return port_; }
@@ -50,18 +55,31 @@ class Server : public Dispatcher {
  private:
   Server(const HttpOptions& options,
          std::shared_ptr<const ServedModel> model,
-         leader::InferenceService* service);
+         leader::InferenceService* service,
+         std::shared_ptr<tenant::Gate> gate);
   void Dispatch(IoThread* io, RequestKey key, HttpRequest request) override;
+  Result<std::shared_ptr<tenant::Admission>> Admit(const HttpRequest& request,
+                                                   const Endpoint* endpoint,
+                                                   tenant::Refusal* refusal);
+  RequestPool::Job MakeJob(IoThread* io,
+                           RequestKey key,
+                           const Endpoint& endpoint,
+                           ServerContext context,
+                           HttpRequest request,
+                           std::string more);
   bool HostAllowed(std::string_view host) const;
+  Result<Listener> Listen();
 
   HttpOptions options_;
   std::shared_ptr<const ServedModel> model_;
   leader::InferenceService* service_;
+  std::shared_ptr<tenant::Gate> gate_;
   Metrics metrics_;
   ResponseStore responses_{limits::kStoredResponses, limits::kStoredResponseBytes};
   RunningRequests running_;
   const std::int64_t started_ns_;
   std::uint16_t port_ = 0;
+  Listener unix_listener_;  // with options_.uds
   std::atomic<bool> draining_{false};
   std::vector<std::unique_ptr<IoThread>> io_threads_;
   std::unique_ptr<RequestPool> pool_;

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -32,6 +33,8 @@ class HttpClient {
     if (receive_buffer > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     }
+    const int one = 1;  // what is sent in pieces shall arrive in pieces, and at once
+    setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
@@ -48,6 +51,8 @@ class HttpClient {
       fd_ = -1;
     }
   }
+  /// Says that nothing more will be sent.
+  void EndInput() { shutdown(fd_, SHUT_WR); }
   /// Closes with RST.
   void Reset() {
     const linger now{1, 0};

@@ -67,6 +67,14 @@ TEST(Settings, PrintedConfigReadsBackTheSame) {
   EXPECT_EQ(read.parallel.pp_partition, config.parallel.pp_partition);
 }
 
+TEST(Settings, KeysAreNeverPrinted) {
+  const Variable keys("INFERD_API_KEY", "secret-one,secret-two");
+  auto line = ParseCommandLine({"m"});
+  ASSERT_TRUE(line.ok()) << line.error().message();
+  EXPECT_EQ(line->config.tenant.api_key, (std::vector<std::string>{"secret-one", "secret-two"}));
+  EXPECT_EQ(PrintConfig(Settings(&line->config)).find("secret-"), std::string::npos);
+}
+
 struct BadYaml {
   const char* text;
   const char* says;
@@ -186,6 +194,15 @@ TEST(CommandLine, Subcommands) {
   EXPECT_EQ(tokenize->config.model.model, "m");
   EXPECT_EQ(tokenize->positional, (std::vector<std::string>{"some", "text"}));
   EXPECT_EQ(ParseCommandLine({"fetch", "m"})->positional, std::vector<std::string>{"m"});
+  const auto usage = ParseCommandLine(
+      {"usage", "--usage-db", "u.db", "--since", "7d", "--by", "model,day", "--json"});
+  ASSERT_TRUE(usage.ok()) << usage.error().message();
+  EXPECT_EQ(usage->config.tenant.usage_db, "u.db");
+  EXPECT_EQ(usage->since, "7d");
+  EXPECT_EQ(usage->by, (std::vector<std::string>{"model", "day"}));
+  EXPECT_TRUE(usage->json);
+  EXPECT_FALSE(ParseCommandLine({"usage", "word"}).ok());
+  EXPECT_FALSE(ParseCommandLine({"m", "--since", "7d"}).ok()) << "a flag of another command";
   const auto worker = ParseCommandLine({"worker", "--leader", "unix:/x_y", "--worker-id", "3"});
   EXPECT_EQ(worker->command, "worker");
   EXPECT_EQ(worker->positional,

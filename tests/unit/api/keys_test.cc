@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys, limits, CORS and the headers that go with every answer, over loopback.
+#include "api/server/endpoints.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "server_fixture.h"
+#include "tenant/gate.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace inferd::api {
+namespace {
+
+class FakeLedger final : public tenant::UsageSink {
+ public:
+  void Put(tenant::UsageRecord record) override {
+    const std::lock_guard lock(mutex_);
+    records_.push_back(std::move(record));
+  }
+  std::vector<tenant::UsageRecord> records() const {
+    const std::lock_guard lock(mutex_);
+    return records_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<tenant::UsageRecord> records_;
+};
+
+/// Moved by the test while server threads read it.
+class TestClock final : public base::Clock {
+ public:
+  std::int64_t NowNs() const override { return now_ns_.load(); }
+  void AdvanceMs(std::int64_t ms) { now_ns_.fetch_add(ms * 1'000'000); }
+
+ private:
+  std::atomic<std::int64_t> now_ns_{0};
+};
+
+tenant::ApiKey Key(const std::string& name) {
+  tenant::ApiKey key;
+  key.name = name;
+  key.digest = tenant::DigestOf("text-of-" + name);
+  return key;
+}
+
+const std::string kAlice = "Authorization: Bearer text-of-alice\r\n";
+
+class KeysTest : public ServerTest {
+ protected:
+  void StartWithKeys(std::vector<tenant::ApiKey> keys, HttpOptions options = {}) {
+    options.port = 0;
+    options.access_log = false;
+    auto table = tenant::KeyTable::Make(std::move(keys));
+    ASSERT_TRUE(table.ok());
+    auto gate = std::make_shared<tenant::Gate>(
+        tenant::GateOptions{.model_name = "m", .model_version = "v7"},
+        *std::move(table),
+        ledger_,
+        &clock_);
+    auto model = std::make_shared<ServedModel>(*TestModel());
+    model->version = "v7";
+    auto started = Server::Start(options, std::move(model), &service_, std::move(gate));
+    ASSERT_TRUE(started.ok()) << started.error().message();
+    server_ = *std::move(started);
+    port_ = server_->port();
+  }
+  Reply Send(const std::string& method,
+             const std::string& path,
+             const std::string& headers,
+             const std::string& body = "") {
+    HttpClient client(port_);
+    std::string bytes = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers;
+    if (method == "POST") {
+      bytes += "Content-Length: " + std::to_string(body.size()) + "\r\n";
+    }
+    client.Send(bytes + "\r\n" + body);
+    return client.Read(method == "HEAD");
+  }
+  Reply Chat(const std::string& headers, const std::string& fields = R"("max_tokens":5)") {
+    return Send("POST", "/v1/chat/completions", headers, ChatWith(fields));
+  }
+
+  TestClock clock_;
+  std::shared_ptr<FakeLedger> ledger_ = std::make_shared<FakeLedger>();
+};
+
+TEST_F(KeysTest, EveryRouteButTheOpenOnesNeedsAKey) {
+  StartWithKeys({Key("alice")});
+  for (const char* const path : {"/health", "/livez", "/readyz", "/ping", "/version"}) {
+    EXPECT_EQ(Send("GET", path, "").status, 200) << path;
+    EXPECT_EQ(Send("HEAD", path, "").status, 200) << path;
+  }
+  const std::vector<std::pair<std::string, std::string>> closed{{"GET", "/v1/models"},
+                                                                {"HEAD", "/v1/models"},
+                                                                {"GET", "/v1/models/m"},
+                                                                {"GET", "/metrics"},
+                                                                {"POST", "/v1/chat/completions"},
+                                                                {"POST", "/v1/completions"},
+                                                                {"POST", "/tokenize"},
+                                                                {"POST", "/detokenize"},
+                                                                {"GET", "/v1/chat/completions"},
+                                                                {"DELETE", "/health"},
+                                                                {"GET", "/nowhere"},
+                                                                {"GET", "//health"},
+                                                                {"GET", "/health/"},
+                                                                {"GET", "/%68ealth"},
+                                                                {"GET", "/health/../metrics"},
+                                                                {"GET", "http://localhost/metrics"},
+                                                                {"GET", "/metrics?path=/health"}};
+  for (const auto& [method, path] : closed) {
+    for (const char* const headers : {"",
+                                      "Authorization: Bearer wrong-key\r\n",
+                                      "Authorization: Bearer\r\n",
+                                      "Authorization: Basic text-of-alice\r\n",
+                                      "Authorization: text-of-alice\r\n",
+                                      "X-Api-Key: text-of-alic\r\n"}) {
+      const Reply reply = Send(method, path, headers);
+      EXPECT_EQ(reply.status, 401) << method << " " << path << " " << headers;
+      EXPECT_TRUE(reply.Has("www-authenticate: bearer")) << method << " " << path;
+      EXPECT_TRUE(reply.Has("x-request-id: ")) << method << " " << path;
+      if (method != "HEAD") {
+        EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "authentication_error");
+        EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "invalid_api_key");
+      }
+    }
+  }
+  EXPECT_EQ(service_.tokens(), 0U);
+}
+
+TEST_F(KeysTest, TheTableOpensOnlyWhatIsMeantToBeOpen) {
+  StartWithKeys({Key("alice")});
+  std::set<std::string> open;
+  for (const Endpoint& endpoint : Endpoints()) {
+    std::string path(endpoint.path);
+    if (const std::size_t at = path.find("{id}"); at != std::string::npos) {
+      path.replace(at, 4, "x");
+    }
+    path += path.ends_with('/') ? "x" : "";
+    if (endpoint.scope == tenant::Scope::kOpen) {
+      open.insert(path);
+      continue;
+    }
+    const Reply reply = Send(std::string(endpoint.method), path, "");
+    EXPECT_EQ(reply.status, 401) << endpoint.method << " " << path;
+    EXPECT_EQ(reply.body,
+              endpoint.error_body(Unauthenticated("This server needs an API key; send it as "
+                                                  "`Authorization: Bearer KEY`"),
+                                  {"", "invalid_api_key"}))
+        << path;
+  }
+  EXPECT_EQ(open,
+            (std::set<std::string>{"/health",
+                                   "/livez",
+                                   "/readyz",
+                                   "/startupz",
+                                   "/ping",
+                                   "/version",
+                                   "/api/version",
+                                   "/v2/health/live",
+                                   "/v2/health/ready"}));
+}
+
+TEST_F(KeysTest, TakesAKeyFromAnyOfThreeFields) {
+  StartWithKeys({Key("alice")});
+  for (const char* const headers : {"Authorization: Bearer text-of-alice\r\n",
+                                    "authorization: bearer   text-of-alice\r\n",
+                                    "x-api-key: text-of-alice\r\n",
+                                    "api-key: text-of-alice\r\n",
+                                    "Authorization: Basic eA==\r\nX-Api-Key: text-of-alice\r\n"}) {
+    EXPECT_EQ(Chat(headers).status, 200) << headers;
+  }
+  EXPECT_EQ(Chat(kAlice + kAlice).status, 400) << "two keys: which one was meant?";
+  EXPECT_EQ(Chat("x-api-key: a\r\nX-API-Key: text-of-alice\r\n").status, 400);
+}
+
+TEST_F(KeysTest, ScopesAndModelsAreKept) {
+  tenant::ApiKey metrics = Key("metrics");
+  metrics.inference = false;
+  metrics.metrics = true;
+  tenant::ApiKey other = Key("other");
+  other.models = {"another"};
+  tenant::ApiKey bound = Key("bound");
+  bound.models = {TestModel()->name()};
+  StartWithKeys({Key("alice"), metrics, other, bound});
+  EXPECT_EQ(Send("GET", "/metrics", kAlice).status, 403);
+  EXPECT_EQ(Send("GET", "/metrics", "api-key: text-of-metrics\r\n").status, 200);
+  EXPECT_EQ(Chat("api-key: text-of-metrics\r\n").status, 403);
+  const Reply refused = Chat("api-key: text-of-other\r\n");
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "model");
+  EXPECT_EQ(Chat("api-key: text-of-bound\r\n").status, 200);
+  const std::string name = TestModel()->name();
+  EXPECT_EQ(
+      Chat("api-key: text-of-bound\r\n", R"("max_tokens":5,"model":")" + name + R"(@v7")").status,
+      200);
+  EXPECT_EQ(Chat(kAlice, R"("max_tokens":5,"model":")" + name + R"(@v8")").status, 404);
+  EXPECT_EQ(
+      Json::parse(Send("GET", "/v1/models", "api-key: text-of-other\r\n").body)["data"].size(), 0U);
+  EXPECT_EQ(Json::parse(Send("GET", "/v1/models", kAlice).body)["data"].size(),
+            TestModel()->names.size());
+}
+
+TEST_F(KeysTest, RequestLimitsAreShownAndTruthful) {
+  tenant::ApiKey key = Key("alice");
+  key.limits = {.requests_per_minute = 2};
+  StartWithKeys({key});
+  const Reply first = Chat(kAlice);
+  EXPECT_EQ(first.status, 200);
+  EXPECT_TRUE(first.Has("x-ratelimit-limit-requests: 2\r\n")) << first.head;
+  EXPECT_TRUE(first.Has("x-ratelimit-remaining-requests: 1\r\n")) << first.head;
+  EXPECT_TRUE(first.Has("x-ratelimit-reset-requests: 30s\r\n")) << first.head;
+  EXPECT_FALSE(first.Has("x-ratelimit-limit-tokens")) << first.head;
+  EXPECT_TRUE(first.Has("x-inferd-model-version: v7\r\n")) << first.head;
+  const Reply streamed = Chat(kAlice, R"("max_tokens":5,"stream":true)");
+  EXPECT_EQ(streamed.status, 200);
+  EXPECT_TRUE(streamed.Has("x-ratelimit-remaining-requests: 0\r\n")) << streamed.head;
+  EXPECT_TRUE(streamed.Has("x-inferd-model-version: v7\r\n")) << streamed.head;
+  const Reply refused = Chat(kAlice);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_TRUE(refused.Has("retry-after: 30\r\n")) << refused.head;
+  EXPECT_TRUE(refused.Has("retry-after-ms: 30000\r\n")) << refused.head;
+  EXPECT_TRUE(refused.Has("x-ratelimit-remaining-requests: 0\r\n")) << refused.head;
+  EXPECT_EQ(Json::parse(refused.body)["error"]["code"], "rate_limit_exceeded");
+  EXPECT_EQ(Send("GET", "/v1/models", kAlice).status, 200) << "looking at models is not counted";
+  clock_.AdvanceMs(30'000);
+  EXPECT_EQ(Chat(kAlice).status, 200);
+}
+
+TEST_F(KeysTest, TokensAreReservedAtAdmissionAndSettledAtTheEnd) {
+  tenant::ApiKey key = Key("alice");
+  key.limits = {.tokens_per_minute = 600};
+  StartWithKeys({key});
+  const Reply first = Chat(kAlice, R"("max_tokens":400)");
+  EXPECT_EQ(first.status, 200);
+  const auto usage = Json::parse(first.body)["usage"];
+  const int prompt = usage["prompt_tokens"];
+  const int used = usage["total_tokens"];
+  EXPECT_TRUE(first.Has("x-ratelimit-remaining-tokens: " + std::to_string(200 - prompt) + "\r\n"))
+      << first.head;
+  const Reply second = Chat(kAlice, R"("max_tokens":5)");
+  EXPECT_TRUE(second.Has(
+      "x-ratelimit-remaining-tokens: " + std::to_string(600 - used - prompt - 5) + "\r\n"))
+      << second.head << " after " << used;
+  const Reply refused = Chat(kAlice, R"("max_tokens":300,"n":2)");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_FALSE(refused.Has("retry-after: 0\r\n")) << refused.head;
+  EXPECT_TRUE(refused.Has("retry-after: ")) << refused.head;
+}
+
+TEST_F(KeysTest, APlaceIsFreeWhenTheAnswerCanBeRead) {
+  tenant::ApiKey key = Key("alice");
+  key.limits = {.max_concurrency = 1};
+  StartWithKeys({key});
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(Chat(kAlice).status, 200) << i;
+    ASSERT_EQ(Chat(kAlice, R"("max_tokens":5,"stream":true)").status, 200) << i;
+    ASSERT_EQ(Chat(kAlice, R"("max_tokens":0)").status, 400) << i;
+    ASSERT_EQ(Send("POST", "/tokenize", kAlice, R"({"prompt":"x"})").status, 200) << i;
+  }
+  service_.Pause(true);
+  HttpClient running(port_);
+  running.Send(PostBytes("/v1/chat/completions", ChatWith(R"("max_tokens":5)"), kAlice));
+  ASSERT_TRUE(service_.WaitRunning(1));
+  EXPECT_EQ(Chat(kAlice).status, 429);
+  running.Reset();  // the client leaves
+  EXPECT_TRUE(service_.WaitRunning(0));
+  service_.Pause(false);
+  EXPECT_TRUE(Eventually([&] { return Chat(kAlice).status == 200; }));
+}
+
+TEST_F(KeysTest, TheEngineGetsPriorityAndASaltOfTheKey) {
+  tenant::ApiKey key = Key("alice");
+  key.priority = 7;
+  StartWithKeys({key, Key("bob")});
+  EXPECT_EQ(Chat(kAlice, R"("max_tokens":5,"priority":-50,"cache_salt":"s")").status, 200);
+  const auto alice = service_.last();
+  ASSERT_TRUE(alice);
+  EXPECT_EQ(alice->priority, 7);
+  EXPECT_EQ(Chat("api-key: text-of-bob\r\n", R"("max_tokens":5,"cache_salt":"s")").status, 200);
+  EXPECT_NE(service_.last()->cache_salt, alice->cache_salt);
+}
+
+TEST_F(KeysTest, TheLedgerHasWhatReachedTheModel) {
+  StartWithKeys({Key("alice")});
+  const Reply done = Chat(kAlice + "X-Request-Id: r-1\r\n");
+  EXPECT_EQ(Chat(kAlice, R"("max_tokens":"many")").status, 400);
+  EXPECT_EQ(Chat("").status, 401);
+  service_.FailNextSubmit(ResourceExhausted("full"));
+  EXPECT_EQ(Chat(kAlice).status, 429);
+  ASSERT_TRUE(Eventually([&] { return ledger_->records().size() == 2; }));
+  const auto records = ledger_->records();
+  EXPECT_EQ(records[0].key, "alice");
+  EXPECT_EQ(records[0].operation, "/v1/chat/completions");
+  EXPECT_EQ(records[0].request_id, "r-1");
+  EXPECT_EQ(records[0].version, "v7");
+  EXPECT_EQ(records[0].usage.outcome, tenant::UsageOutcome::kDone);
+  EXPECT_EQ(records[0].usage.completion_tokens,
+            Json::parse(done.body)["usage"]["completion_tokens"].get<std::int64_t>());
+  EXPECT_EQ(records[0].usage.cached_tokens, 1);
+  EXPECT_GE(records[0].usage.ttft_ms, 0);
+  EXPECT_GE(records[0].usage.total_ms, records[0].usage.ttft_ms);
+  EXPECT_EQ(records[1].usage.outcome, tenant::UsageOutcome::kFailed);
+  EXPECT_EQ(records[1].usage.prompt_tokens, 0);
+  EXPECT_EQ(records[1].usage.ttft_ms, -1);
+}
+
+// Case 55: a browser's preflight has no key.
+TEST_F(KeysTest, PreflightsNeedNoKeyAndTheRequestStillDoes) {
+  HttpOptions options;
+  options.allowed_origins = {"https://app.example", "null"};
+  StartWithKeys({Key("alice")}, options);
+  const std::string ask =
+      "Access-Control-Request-Method: POST\r\n"
+      "Access-Control-Request-Headers: authorization, x-stainless-os\r\n";
+  const std::string path = "/v1/chat/completions";
+  const Reply allowed = Send("OPTIONS", path, "Origin: https://app.example\r\n" + ask);
+  EXPECT_EQ(allowed.status, 204);
+  EXPECT_TRUE(allowed.Has("access-control-allow-origin: https://app.example\r\n")) << allowed.head;
+  EXPECT_TRUE(allowed.Has("access-control-allow-methods: post")) << allowed.head;
+  EXPECT_TRUE(allowed.Has("access-control-allow-headers: authorization, x-stainless-os\r\n"))
+      << allowed.head;
+  EXPECT_TRUE(allowed.Has("vary: origin\r\n")) << allowed.head;
+  for (const char* const foreign : {"https://app.example.evil.example",
+                                    "http://app.example",
+                                    "https://APP.example",
+                                    "https://app.example:444",
+                                    "https://evil.example"}) {
+    const Reply reply = Send("OPTIONS", path, "Origin: " + std::string(foreign) + "\r\n" + ask);
+    EXPECT_EQ(reply.status, 204) << foreign;
+    EXPECT_FALSE(reply.Has("access-control-")) << foreign;
+  }
+  const Reply keyless = Chat("Origin: https://app.example\r\n");
+  EXPECT_EQ(keyless.status, 401);
+  EXPECT_TRUE(keyless.Has("access-control-allow-origin: https://app.example\r\n"));
+  const Reply served = Chat("Origin: https://app.example\r\n" + kAlice);
+  EXPECT_EQ(served.status, 200);
+  EXPECT_TRUE(served.Has("access-control-expose-headers: ")) << served.head;
+  EXPECT_FALSE(served.Has("access-control-allow-credentials")) << served.head;
+  EXPECT_EQ(Send("OPTIONS", "*", "").status, 204);
+  EXPECT_EQ(Send("OPTIONS", "/nowhere", "").status, 404);
+}
+
+TEST_F(KeysTest, WithoutAllowedOriginsNoPageMayRead) {
+  Start();
+  const Reply reply = Chat("Origin: https://app.example\r\n");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_FALSE(reply.Has("access-control-")) << reply.head;
+}
+
+TEST_F(KeysTest, IdsAndTracesComeBackWithEveryAnswer) {
+  Start();
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const std::string headers = "X-Request-Id: mine-1\r\ntraceparent: " + trace + "\r\n";
+  for (const Reply& reply : {Chat(headers),
+                             Chat(headers, R"("max_tokens":5,"stream":true)"),
+                             Chat(headers, R"("max_tokens":-1)"),
+                             Send("GET", "/nowhere", headers),
+                             Send("PUT", "/health", headers + "Content-Length: 0\r\n"),
+                             Send("GET", "/health", headers),
+                             Send("POST", "/tokenize", headers + "Content-Encoding: gzip\r\n")}) {
+    EXPECT_TRUE(reply.Has("x-request-id: mine-1\r\n")) << reply.head;
+    EXPECT_TRUE(reply.Has("traceparent: " + trace + "\r\n")) << reply.head;
+  }
+  EXPECT_FALSE(Chat("traceparent: 00-XYZ-1-01\r\n").Has("traceparent"));
+}
+
+TEST_F(KeysTest, LoadMetricsComeOnRequest) {
+  Start();
+  const Reply text = Chat("endpoint-load-metrics-format: TEXT\r\n");
+  EXPECT_TRUE(text.Has("endpoint-load-metrics: text named_metrics.kv_cache_usage_perc=0.2500, "))
+      << text.head;
+  const Reply json =
+      Chat("endpoint-load-metrics-format: JSON\r\n", R"("max_tokens":5,"stream":true)");
+  const std::size_t at = json.head.find("endpoint-load-metrics: json ");
+  ASSERT_NE(at, std::string::npos) << json.head;
+  const std::string value = json.head.substr(at + 28, json.head.find("\r\n", at) - at - 28);
+  EXPECT_EQ(Json::parse(value)["named_metrics"]["kv_cache_usage_perc"], 0.25);
+  EXPECT_FALSE(Chat("").Has("endpoint-load-metrics"));
+  EXPECT_FALSE(Chat("endpoint-load-metrics-format: BIN\r\n").Has("endpoint-load-metrics"));
+}
+
+}  // namespace
+}  // namespace inferd::api
