@@ -79,7 +79,9 @@ def test_tls_with_the_official_client_and_a_new_certificate(run, tmp_path):
         httpx.get(f"http://localhost:{port}/readyz")
     make_certificate(tmp_path, days=3)
     eventually(lambda: ssl.get_server_certificate(("127.0.0.1", port)).strip() == (tmp_path / "cert.pem").read_text().strip())
-    assert hello(client) == "Hello, world!"  # its connection keeps the old one
+    trusted = ssl.create_default_context(cadata=(tmp_path / "cert.pem").read_text())
+    client = openai.OpenAI(base_url=url + "/v1", api_key="none", http_client=httpx.Client(verify=trusted), max_retries=0)
+    assert hello(client) == "Hello, world!"
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 0
 
