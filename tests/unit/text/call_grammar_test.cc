@@ -71,8 +71,8 @@ std::shared_ptr<const Grammar> GrammarOf(const CallDialect& dialect, CallGrammar
 }
 
 std::shared_ptr<const CallDialect> Named(const std::string& name) {
-  const auto table = DialectTable::Load();
-  const auto dialect = table->Select("", name, "none");
+  static const auto kTable = DialectTable::Load();
+  const auto dialect = kTable->Select("", name, "none");
   EXPECT_TRUE(dialect.ok());
   return dialect->calls;
 }

@@ -14,10 +14,10 @@ namespace inferd::text {
 namespace {
 
 Dialect DialectOf(const std::string& calls, const std::string& reasoning) {
-  const auto table = DialectTable::Load();
-  EXPECT_TRUE(table.ok()) << table.error().message();
+  static const auto kTable = DialectTable::Load();
+  EXPECT_TRUE(kTable.ok()) << kTable.error().message();
   const auto dialect =
-      table->Select("", calls.empty() ? "none" : calls, reasoning.empty() ? "none" : reasoning);
+      kTable->Select("", calls.empty() ? "none" : calls, reasoning.empty() ? "none" : reasoning);
   EXPECT_TRUE(dialect.ok()) << dialect.error().message();
   return *dialect;
 }
