@@ -2,6 +2,7 @@
 #include "api/http/http_parser.h"
 
 #include "api/core/limits.h"
+#include "api/http/chunk_scanner.h"
 
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -171,6 +172,7 @@ HeadScanner::State HeadScanner::Scan(std::string_view head) {
 struct HttpParser::Impl {
   http::request_parser<http::string_body> parser;
   HeadScanner scanner;
+  ChunkScanner chunks;
   bool scanned = false;
   bool checked = false;
   bool continued = false;
@@ -226,9 +228,13 @@ HttpParser::State HttpParser::Feed(std::string_view input, std::size_t* used) {
   }
   while (!parser.is_done()) {
     const std::string_view rest = input.substr(*used);
+    if (parser.chunked() && !impl_->chunks.Scan(rest)) {
+      return Bad(400, std::string(impl_->chunks.reason()));
+    }
     boost::system::error_code ec;
     const std::size_t n = parser.put(boost::asio::const_buffer(rest.data(), rest.size()), ec);
     *used += n;
+    impl_->chunks.Advance(n);
     if (ec == http::error::need_more || (!ec && n == 0)) {
       if (rest.size() - n > limits::kTrailerBytes) {
         return Bad(400, "a chunk head or the trailers are longer than 8 KiB");
