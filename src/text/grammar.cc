@@ -76,6 +76,11 @@ Result<> GrammarMatcher::Accept(std::int32_t token) {
                   error);
 }
 
+Result<> GrammarMatcher::AcceptText(std::string_view text) {
+  RustBuffer error;
+  return ToResult(inferd_matcher_accept_text(handle_, ToBytes(text), error.out()), error);
+}
+
 Result<bool> GrammarMatcher::IsAccepting() {
   std::int32_t accepting = 0;
   RustBuffer error;

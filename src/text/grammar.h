@@ -84,6 +84,8 @@ class GrammarMatcher {
   Result<> FillMask(std::span<std::uint32_t> words);
   /// InvalidArgument when the token may not come next; the matcher then stays where it was.
   Result<> Accept(std::int32_t token);
+  /// The same for a text. After an error the matcher may be anywhere within it.
+  Result<> AcceptText(std::string_view text);
   /// The output may end here.
   Result<bool> IsAccepting();
   /// Nothing but an end token may follow, or one has been accepted.

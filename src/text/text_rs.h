@@ -150,6 +150,9 @@ int32_t inferd_matcher_fill_mask(inferd_matcher* matcher,
                                  size_t num_words,
                                  inferd_buffer* error);
 int32_t inferd_matcher_accept(inferd_matcher* matcher, uint32_t token, inferd_buffer* error);
+int32_t inferd_matcher_accept_text(inferd_matcher* matcher,
+                                   inferd_bytes text,
+                                   inferd_buffer* error);
 int32_t inferd_matcher_is_accepting(inferd_matcher* matcher, int32_t* out, inferd_buffer* error);
 int32_t inferd_matcher_is_stopped(const inferd_matcher* matcher);
 

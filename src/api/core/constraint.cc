@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/core/constraint.h"
 
+#include "api/core/marker_endings.h"
 #include "text/grammar_cache.h"
 
 #include <nlohmann/json.hpp>
@@ -21,14 +22,16 @@ class GrammarConstraint : public leader::TokenConstraint {
  public:
   GrammarConstraint(std::shared_ptr<const text::Grammar> grammar,
                     std::shared_ptr<const text::Tokenizer> tokenizer,
-                    ConstraintStart start)
+                    ConstraintStart start,
+                    std::shared_ptr<const MarkerEndings> endings)
       : grammar_(std::move(grammar)),
         tokenizer_(std::move(tokenizer)),
         start_(std::move(start)),
+        endings_(std::move(endings)),
         holds_(start_.at_once()) {}
 
   Result<std::unique_ptr<TokenConstraint>> Clone() const override {
-    auto clone = std::make_unique<GrammarConstraint>(grammar_, tokenizer_, start_);
+    auto clone = std::make_unique<GrammarConstraint>(grammar_, tokenizer_, start_, endings_);
     INFERD_ASSIGN(auto matcher, grammar_->NewMatcher());
     clone->matcher_.emplace(std::move(matcher));
     return std::unique_ptr<TokenConstraint>(std::move(clone));
@@ -37,6 +40,9 @@ class GrammarConstraint : public leader::TokenConstraint {
   Result<> FillMask(std::span<std::uint32_t> words) override {
     if (!holds_) {
       std::fill(words.begin(), words.end(), ~0U);
+      if (endings_ != nullptr) {
+        endings_->Forbid(tail_, words);
+      }
       return {};
     }
     return matcher_->FillMask(words);
@@ -51,7 +57,10 @@ class GrammarConstraint : public leader::TokenConstraint {
       return {};
     }
     tail_ += tokenizer_->TokenBytes(token);
-    holds_ = tail_.find(start_.after_text) != std::string::npos;
+    if (const std::size_t at = tail_.find(start_.after_text); at != std::string::npos) {
+      holds_ = true;
+      return matcher_->AcceptText(std::string_view(tail_).substr(at + start_.after_text.size()));
+    }
     if (tail_.size() > kMaxStartBytes + start_.after_text.size()) {
       tail_.erase(0, tail_.size() - start_.after_text.size());
     }
@@ -62,6 +71,7 @@ class GrammarConstraint : public leader::TokenConstraint {
   const std::shared_ptr<const text::Grammar> grammar_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const ConstraintStart start_;
+  const std::shared_ptr<const MarkerEndings> endings_;  // null: the grammar begins behind no text
   bool holds_;
   std::string tail_;                             // of the text before the start
   std::optional<text::GrammarMatcher> matcher_;  // only in clones
@@ -249,8 +259,12 @@ std::shared_ptr<const leader::TokenConstraint> MakeConstraint(
     std::shared_ptr<const text::Grammar> grammar,
     std::shared_ptr<const text::Tokenizer> tokenizer,
     ConstraintStart start) {
+  std::shared_ptr<const MarkerEndings> endings;
+  if (!start.after_text.empty()) {
+    endings = std::make_shared<MarkerEndings>(*tokenizer, start.after_text, *grammar);
+  }
   return std::make_shared<GrammarConstraint>(
-      std::move(grammar), std::move(tokenizer), std::move(start));
+      std::move(grammar), std::move(tokenizer), std::move(start), std::move(endings));
 }
 
 }  // namespace inferd::api

@@ -31,7 +31,7 @@ Result<std::shared_ptr<const text::Grammar>> CompileGrammar(const ServerContext&
 /// Where in an output the grammar begins to hold. Before, every token is free.
 struct ConstraintStart {
   std::optional<std::int32_t> after_token;  // behind the first such token
-  std::string after_text;  // or behind the first token that completes this text; empty: not used
+  std::string after_text;                   // or behind this text; empty: not used
   bool at_once() const { return !after_token && after_text.empty(); }
 };
 

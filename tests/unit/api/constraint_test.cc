@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace inferd::api {
 namespace {
 
@@ -60,6 +64,72 @@ TEST_F(ConstraintTest, BeginsBehindATextOverSeveralTokens) {
   }
   EXPECT_TRUE(Allows(constraint.get(), 'a'));
   EXPECT_FALSE(Allows(constraint.get(), 'z'));
+}
+
+TEST_F(ConstraintTest, WhatAMarkersTokenSaysBehindItBelongsToTheGrammar) {
+  text::Vocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre = "gpt-2";
+  const auto add = [&](const std::string& token, text::TokenType type) {
+    vocabulary.tokens.push_back(token);
+    vocabulary.types.push_back(static_cast<std::int32_t>(type));
+  };
+  for (int byte = 0; byte < 256; ++byte) {
+    add(SpellByte(byte), text::TokenType::kNormal);
+  }
+  add("</s>", text::TokenType::kControl);
+  vocabulary.eos_id = 256;
+  const std::int32_t first = 257;
+  const std::vector<std::string> tokens = {
+      "t>", "t>a", "t>ab", "t>b", ">a", ">abc", "</t>a", "</t>x"};
+  for (const std::string& token : tokens) {
+    add(token, text::TokenType::kNormal);
+  }
+  vocabulary.tokens.emplace_back("ow");
+  vocabulary.types.push_back(static_cast<std::int32_t>(text::TokenType::kNormal));
+  vocabulary.merges = {"o w"};
+  const auto tokenizer = text::Tokenizer::FromVocab(vocabulary);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  text::GrammarCache cache(*tokenizer, {256});
+  const auto grammar = cache.Get(text::GrammarKind::kRegex, "ab");
+  ASSERT_TRUE(grammar.ok());
+  const auto prototype =
+      MakeConstraint(*grammar, *tokenizer, {.after_token = std::nullopt, .after_text = "</t>"});
+  // Said before, the token, and what may follow; empty: the token may not come there.
+  const struct {
+    std::string before;
+    std::string token;
+    std::string next;
+  } kCases[] = {{"x</", "t>", "a"},
+                {"x</", "t>a", "b"},
+                {"x</", "t>b", ""},
+                {"x<", "t>b", "z"},
+                {"</t", ">a", "b"},
+                {"</t", ">abc", ""},
+                {"</", ">abc", "z"},
+                {"", "</t>a", "b"},
+                {"</", "</t>a", "b"},
+                {"<", "</t>x", ""}};
+  for (const auto& [before, token, next] : kCases) {
+    SCOPED_TRACE(before + " " + token);
+    const auto constraint = *prototype->Clone();
+    for (const char c : before) {
+      ASSERT_TRUE(constraint->Accept(c).ok());
+    }
+    std::vector<std::uint32_t> words((vocabulary.tokens.size() + 31) / 32);
+    const auto allows = [&](std::int32_t id) {
+      EXPECT_TRUE(constraint->FillMask(words).ok());
+      return (words[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1) != 0;
+    };
+    const auto id =
+        first + static_cast<std::int32_t>(std::ranges::find(tokens, token) - tokens.begin());
+    EXPECT_EQ(allows(id), !next.empty());
+    EXPECT_EQ(constraint->Accept(id).ok(), !next.empty());
+    if (!next.empty()) {
+      EXPECT_TRUE(allows(next[0]));
+      EXPECT_EQ(allows('y'), next == "z");
+    }
+  }
 }
 
 }  // namespace

@@ -338,6 +338,16 @@ impl GrammarMatcher {
         }
     }
 
+    /// A text, by whatever tokens spell it.
+    pub fn accept_text(&mut self, text: &[u8]) -> Result<(), Failure> {
+        let env = self.matcher.tok_env().map_err(broken)?;
+        let tokens = env.tok_trie().greedy_tokenize(text);
+        if env.tok_trie().decode(&tokens) != text {
+            return Err(Failure::invalid("the vocabulary cannot spell what follows a marker"));
+        }
+        tokens.into_iter().try_for_each(|token| self.accept(token))
+    }
+
     pub fn is_accepting(&mut self) -> Result<bool, Failure> {
         if self.matcher.is_stopped() && !self.matcher.is_error() {
             return Ok(true);

@@ -134,6 +134,15 @@ pub unsafe extern "C" fn inferd_matcher_accept(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn inferd_matcher_accept_text(
+    matcher: *mut GrammarMatcher,
+    text: Bytes,
+    error: *mut Buffer,
+) -> i32 {
+    guard(error, || (*matcher).accept_text(text.as_slice()))
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn inferd_matcher_is_accepting(
     matcher: *mut GrammarMatcher,
     out: *mut i32,
