@@ -126,7 +126,8 @@ def test_bos_comes_once_on_every_path(inferd, start_toy, toy):
 def test_stop_strings_are_found_wherever_tokens_part(server, path):
     """Case 11: every kind of stop string, over token borders or within a token, cuts the text at the same place in all modes."""
     drawn = random.Random(11)
-    for script, text in [("fox", "The quick brown fox jumps"), ("emoji", "😊 done"), ("cut", f"{LETTERS} done"), ("quote", 'say "hi"\n\\back')]:
+    for script, text in [("fox", "The quick brown fox jumps"), ("emoji", "😊 done"), ("cut", f"{LETTERS} done"),
+                         ("quote", 'say "hi"\n\\back')]:
         for number in range(12):
             begin = drawn.randrange(len(text))
             stops = [text[begin:begin + drawn.randint(1, 6)]] + drawn.choice([[], ["never"], [text[-2:], "nor this"]])
@@ -141,8 +142,10 @@ def test_stop_strings_are_found_wherever_tokens_part(server, path):
 
 END_SOURCES = {  # sources of end tokens; which scripts stop: "hello" at </s>, "bye" at <|im_end|>, "over" at <|eot|>
     "a number each": ({"eos_token_id": "<|eot|>"}, {"eos_token_id": "<|im_end|>"}, {}, {"hello", "bye", "over"}),
-    "a list in config.json": ({"eos_token_id": ["<|eot|>", "<|im_end|>"]}, {}, {"eos_token": {"content": "</s>"}}, {"hello", "bye", "over"}),
-    "generation_config.json alone": ({"eos_token_id": None}, {"eos_token_id": ["</s>", "<|eot|>"]}, {"eos_token": None}, {"hello", "over"}),
+    "a list in config.json": ({"eos_token_id": ["<|eot|>", "<|im_end|>"]}, {}, {"eos_token": {"content": "</s>"}},
+                              {"hello", "bye", "over"}),
+    "generation_config.json alone": ({"eos_token_id": None}, {"eos_token_id": ["</s>", "<|eot|>"]}, {"eos_token": None},
+                                     {"hello", "over"}),
     "the tokenizer alone": ({"eos_token_id": None}, {}, {"eos_token": "<|im_end|>"}, {"bye"}),
 }
 
@@ -219,7 +222,8 @@ def test_impossible_tokens_have_finite_logprobs(server, path):
     """Case 19: under a grammar, top_k 1 or allowed tokens, logprobs are numbers from -9999.0 to 0, never Infinity or NaN."""
     logprobs = {"logprobs": True, "top_logprobs": 20} if path == CHAT else {"logprobs": 20}
     echo = {} if path == CHAT else {"echo": True}
-    for more in ({"response_format": enum_format("a", "b")}, {"top_k": 1, **echo}, {"allowed_token_ids": [70, 71]}, {"logit_bias": {"70": -100}}):
+    for more in ({"response_format": enum_format("a", "b")}, {"top_k": 1, **echo}, {"allowed_token_ids": [70, 71]},
+                 {"logit_bias": {"70": -100}}):
         (choice,), _ = both(server, path, ask_for(path, "hello", max_tokens=3, **logprobs, **more))
         assert len(choice.logprobs) >= 3
         for item in choice.logprobs:

@@ -90,12 +90,15 @@ class Line:
 
 RAW_FIELDS = [  # as written in the body, and the field that the refusal names (None: taken)
     ('"seed": 9223372036854775808', "seed"), ('"seed": 18446744073709551616', "seed"), ('"seed": -9223372036854775809', "seed"),
-    ('"seed": 1e400', "seed"), ('"seed": "1"', "seed"), ('"seed": 1.5', "seed"), ('"seed": 1.0', None), ('"seed": 9223372036854775807', None),
+    ('"seed": 1e400', "seed"), ('"seed": "1"', "seed"), ('"seed": 1.5', "seed"), ('"seed": 1.0', None),
+    ('"seed": 9223372036854775807', None),
     ('"seed": -9223372036854775808', None), ('"temperature": NaN', "temperature"), ('"temperature": -Infinity', "temperature"),
     ('"temperature": Infinity', "temperature"), ('"temperature": -1', "temperature"), ('"temperature": 1e308', "temperature"),
     ('"top_p": 0', "top_p"), ('"top_p": 1.0001', "top_p"), ('"top_p": 1', None), ('"top_k": 1e19', "top_k"), ('"min_p": -0.5', "min_p"),
-    ('"n": 4294967297', "n"), ('"max_tokens": 1e30', "max_tokens"), ('"logit_bias": {"99999999999999999999": 1}', "logit_bias.99999999999999999999"),
-    ('"presence_penalty": 1e39', "presence_penalty"), ('"stop_token_ids": [1e20]', "stop_token_ids[0]"), ('"a_field_nobody_knows": [{}]', None),
+    ('"n": 4294967297', "n"), ('"max_tokens": 1e30', "max_tokens"),
+    ('"logit_bias": {"99999999999999999999": 1}', "logit_bias.99999999999999999999"),
+    ('"presence_penalty": 1e39', "presence_penalty"), ('"stop_token_ids": [1e20]', "stop_token_ids[0]"),
+    ('"a_field_nobody_knows": [{}]', None),
     ('"seed": 1, "seed": 2', "seed"),
 ]
 
@@ -144,8 +147,10 @@ def test_bodies_in_every_framing(server):
                 assert (status, hello_of(body)) == (200, "Hello, world!")
     bad = [(post_bytes(CHAT, b"", "Content-Length: 0"), 400), (post_bytes(CHAT, b"", "no-length"), 411),
            (post_bytes(CHAT, raw, "Content-Encoding: gzip"), 415), (post_bytes(CHAT, raw, "Content-Encoding: br"), 415),
-           (post_bytes(CHAT, chunked(raw, 9), framing, "Content-Length: 5"), 400), (post_bytes(CHAT, raw, "Transfer-Encoding: gzip"), 400),
-           (post_bytes(CHAT, chunked(raw, 9, b"", b"X-T: 1\r\n folded\r\n"), framing), 400), (post_bytes(CHAT, raw, "Expect: 200-maybe"), 417)]
+           (post_bytes(CHAT, chunked(raw, 9), framing, "Content-Length: 5"), 400),
+           (post_bytes(CHAT, raw, "Transfer-Encoding: gzip"), 400),
+           (post_bytes(CHAT, chunked(raw, 9, b"", b"X-T: 1\r\n folded\r\n"), framing), 400),
+           (post_bytes(CHAT, raw, "Expect: 200-maybe"), 417)]
     for data, expected in bad:
         with Line(server.port) as line:
             line.send(data)
@@ -181,7 +186,8 @@ def test_pipelined_requests_are_answered_in_order(server):
 # ---- clients that leave
 
 def aborted(server):
-    (line,) = [x for x in server.get("/metrics").splitlines() if x.startswith("inferd_request_success_total{") and 'finished_reason="abort"' in x]
+    (line,) = [x for x in server.get("/metrics").splitlines()
+               if x.startswith("inferd_request_success_total{") and 'finished_reason="abort"' in x]
     return float(line.rsplit(" ", 1)[1])
 
 
