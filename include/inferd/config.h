@@ -93,6 +93,14 @@ struct TenantConfig {
   std::string usage_log;  // JSON lines; empty: none
 };
 
+struct BatchConfig {
+  std::string files_dir;  // of uploaded files and batches; empty: there are none
+  std::int64_t max_file_bytes = 200 << 20;
+  std::int64_t max_files_bytes = std::int64_t{10} << 30;  // of all files
+  std::int64_t max_files = 10'000;
+  std::int64_t max_num_seqs = 8;  // lines of batches that run at once
+};
+
 struct LogConfig {
   std::string level = "info";
 };
@@ -106,6 +114,7 @@ struct Config {
   HttpConfig http;
   GrpcConfig grpc;
   TenantConfig tenant;
+  BatchConfig batch;
   LogConfig log;
 };
 

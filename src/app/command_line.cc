@@ -44,6 +44,24 @@ constexpr std::array kCommands = {
                 "inferd tokenize MODEL TEXT",
                 "Print the token ids of a text; TEXT - reads standard input, - json one JSON "
                 "string per line."},
+    CommandHelp{
+        "run-batch",
+        "inferd run-batch -i IN.jsonl -o OUT.jsonl --model MODEL [flags]",
+        "Run the requests of a file without a server and write the answers, one line each.\n\n"
+        "A line of the input, as for OpenAI's Batch API:\n"
+        "  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\",\n"
+        "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}}\n"
+        "url may also be /v1/completions, /v1/embeddings, /v1/responses, /v1/score or /v1/rerank.\n"
+        "All of the input is checked first; the answers come in the order in which they are "
+        "done.\n\n"
+        "  -i, --input-file FILE    the requests\n"
+        "  -o, --output-file FILE   the answers; must not be there yet\n"
+        "  --overwrite              replace the output file at the end\n\n"
+        "Until the end the answers are in OUT.jsonl.partial. A run that was ended (Ctrl-C, a "
+        "crash)\n"
+        "goes on from there when the same command is given again; no request is answered twice.\n\n"
+        "Exit status: 0 all requests were answered, 3 all were run but some have errors in the\n"
+        "output, 1 it could not be run or was ended, 2 the command line is wrong."},
     CommandHelp{"usage",
                 "inferd usage --usage-db FILE [--since 30d] [--by key,day] [--json]",
                 "Print what was used, from the ledger of a server started with --usage-db.\n"
@@ -97,6 +115,11 @@ class Parser {
       app_.add_option("--since", line->since)->expected(1);
       app_.add_option("--by", line->by)->delimiter(',')->expected(1, kMaxListWords);
       app_.add_flag("--json", line->json);
+    }
+    if (line->command == "run-batch") {
+      app_.add_option("-i,--input-file", line->input_file)->expected(1);
+      app_.add_option("-o,--output-file", line->output_file)->expected(1);
+      app_.add_flag("--overwrite", line->overwrite);
     }
     for (std::size_t i = 0; i < settings.size(); ++i) {
       const std::string names = Names(settings[i]);
@@ -165,6 +188,9 @@ class Parser {
   }
   std::vector<std::string> KnownFlags() const {
     std::vector<std::string> known{"--help", "--version", "--print-config", "--config"};
+    for (const CLI::Option* option : app_.get_options()) {
+      known.push_back(option->get_name());
+    }
     for (const Setting& setting : settings_) {
       known.insert(known.end(), setting.flags.begin(), setting.flags.end());
     }
@@ -217,9 +243,9 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
                            line.positional.front());
   }
   if (line.command != "fetch" && !line.positional.empty()) {
-    if (line.command == "serve" && line.positional.size() > 1) {
-      return InvalidArgument("'{}' is one word too many; usage: inferd MODEL [flags]",
-                             line.positional[1]);
+    if ((line.command == "serve" || line.command == "run-batch") && line.positional.size() > 1) {
+      return InvalidArgument(
+          "'{}' is one word too many; see inferd {} --help", line.positional[1], line.command);
     }
     line.config.model.model = line.positional.front();
     line.positional.erase(line.positional.begin());
@@ -242,7 +268,7 @@ std::string HelpText(const std::string& command) {
       }
     }
   }
-  if (command != "serve" && command != "plan") {
+  if (command != "serve" && command != "plan" && command != "run-batch") {
     return text;
   }
   Config defaults;

@@ -17,6 +17,8 @@ struct CommandLine {
   std::string since = "30d";                  // of `usage`
   std::vector<std::string> by{"key", "day"};  // of `usage`
   bool json = false;                          // of `usage`
+  std::string input_file, output_file;        // of `run-batch`
+  bool overwrite = false;                     // of `run-batch`
   bool help = false;
   bool print_config = false;
   bool version = false;

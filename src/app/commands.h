@@ -20,12 +20,16 @@ Result<> FetchModel(const std::vector<std::string>& names);
 Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
 Result<> PrintPlan(const Config& config);
 Result<> PrintUsage(const CommandLine& line);
+/// The process's exit status.
+Result<int> RunBatch(const CommandLine& line);
 
 /// Finds the model, downloading it first if it is a known name that is not there (unless offline),
 /// and opens it.
 Result<store::Model> FindModel(const ModelConfig& config);
 /// From --cluster-secret-file or INFERD_CLUSTER_SECRET; empty: none given.
 Result<std::string> ClusterSecret(const ClusterConfig& cluster);
+/// Waits for the model to be loaded, with a bar; returns early when a signal asks for the end.
+Result<> WaitUntilReady(leader::Leader* leader);
 /// What the leader needs to know of configuration and model.
 Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const store::Model& model);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/commands.h"
+#include "app/progress.h"
+#include "app/signals.h"
 #include "base/error.h"
 #include "rpc/secret.h"
 
@@ -68,6 +70,15 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   }
   INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
   return options;
+}
+
+Result<> WaitUntilReady(leader::Leader* leader) {
+  ProgressBar bar("loading");
+  return leader->WaitUntilReady(
+      [&bar](const leader::LoadProgress& progress) {
+        bar.Update(progress.bytes_done, progress.bytes_total);
+      },
+      [] { return StopRequested(); });
 }
 
 }  // namespace inferd::app

@@ -24,7 +24,7 @@ inferd::log::Level ToLevel(const std::string& name) {
                              : Level::kInfo;
 }
 
-Result<> Run(inferd::app::CommandLine line) {
+Result<> Run(const inferd::app::CommandLine& line) {
   if (line.command == "worker") {
     return inferd::app::Worker(line.positional);
   }
@@ -40,11 +40,22 @@ Result<> Run(inferd::app::CommandLine line) {
   if (line.command == "usage") {
     return inferd::app::PrintUsage(line);
   }
-  inferd::log::Info("app",
-                    "inferd {} with this configuration\n{}",
-                    inferd::kVersion,
-                    inferd::app::PrintConfig(inferd::app::Settings(&line.config)));
   return inferd::app::Serve(line.config);
+}
+
+/// The exit status.
+Result<int> RunForStatus(inferd::app::CommandLine line) {
+  if (line.command == "serve") {
+    inferd::log::Info("app",
+                      "inferd {} with this configuration\n{}",
+                      inferd::kVersion,
+                      inferd::app::PrintConfig(inferd::app::Settings(&line.config)));
+  }
+  if (line.command == "run-batch") {
+    return inferd::app::RunBatch(line);
+  }
+  INFERD_TRY(Run(line));
+  return 0;
 }
 
 int Main(const std::vector<std::string>& args) {
@@ -70,12 +81,12 @@ int Main(const std::vector<std::string>& args) {
   if (line->command != "worker") {
     inferd::app::InstallSignalHandlers();
   }
-  const Result<> result = Run(*std::move(line));
+  const Result<int> result = RunForStatus(*std::move(line));
   if (!result.ok()) {
     std::fprintf(stderr, "inferd: %s\n", result.error().message().c_str());
     return 1;
   }
-  return 0;
+  return *result;
 }
 
 }  // namespace

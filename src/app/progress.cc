@@ -26,11 +26,18 @@ std::string Bytes(std::int64_t bytes) {
   return fmt::format("{:.1f} MiB", value / (1LL << 20));
 }
 
+std::string Amount(std::int64_t amount, ProgressUnit unit) {
+  return unit == ProgressUnit::kBytes ? Bytes(amount) : std::to_string(amount);
+}
+
 }  // namespace
 
-std::string ProgressLine(const std::string& what, std::int64_t done, std::int64_t total) {
+std::string ProgressLine(const std::string& what,
+                         std::int64_t done,
+                         std::int64_t total,
+                         ProgressUnit unit) {
   if (total <= 0) {
-    return fmt::format("{} {}", what, Bytes(done));
+    return fmt::format("{} {}", what, Amount(done, unit));
   }
   const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0);
   const auto filled = static_cast<std::size_t>(share * kBarWidth);
@@ -39,12 +46,12 @@ std::string ProgressLine(const std::string& what, std::int64_t done, std::int64_
                      std::string(filled, '#'),
                      std::string(kBarWidth - filled, ' '),
                      share * 100,
-                     Bytes(done),
-                     Bytes(total));
+                     Amount(done, unit),
+                     Amount(total, unit));
 }
 
-ProgressBar::ProgressBar(std::string what)
-    : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressBar::ProgressBar(std::string what, ProgressUnit unit)
+    : what_(std::move(what)), unit_(unit), terminal_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) {
@@ -63,7 +70,7 @@ void ProgressBar::Update(std::int64_t done, std::int64_t total) {
   }
   last_ms_ = now_ms;
   last_done_ = done;
-  const std::string line = ProgressLine(what_, done, total);
+  const std::string line = ProgressLine(what_, done, total, unit_);
   if (terminal_) {
     std::fputs(("\r\x1b[K" + line).c_str(), stderr);
     std::fflush(stderr);

@@ -8,13 +8,19 @@
 
 namespace inferd::app {
 
+/// What is counted.
+enum class ProgressUnit { kBytes, kRequests };
+
 /// The bar's line, without "\r": "loading [#####     ]  50%  1.2 of 2.4 GiB".
-std::string ProgressLine(const std::string& what, std::int64_t done, std::int64_t total);
+std::string ProgressLine(const std::string& what,
+                         std::int64_t done,
+                         std::int64_t total,
+                         ProgressUnit unit = ProgressUnit::kBytes);
 
 /// Single-threaded; writes to standard error.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string what);
+  explicit ProgressBar(std::string what, ProgressUnit unit = ProgressUnit::kBytes);
   /// Ends the line if one was drawn.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
@@ -26,6 +32,7 @@ class ProgressBar {
 
  private:
   std::string what_;
+  const ProgressUnit unit_;
   bool terminal_;
   bool drawn_ = false;
   std::int64_t last_ms_ = 0;

@@ -6,7 +6,6 @@
 #include "api/server/server.h"
 #include "app/commands.h"
 #include "app/model_text.h"
-#include "app/progress.h"
 #include "app/settings.h"
 #include "app/signals.h"
 #include "app/tenancy.h"
@@ -66,6 +65,19 @@ api::HttpOptions ToHttpOptions(const HttpConfig& config) {
       break;
     }
   }
+  return options;
+}
+
+std::optional<api::StorageOptions> ToStorageOptions(const BatchConfig& config) {
+  if (config.files_dir.empty()) {
+    return std::nullopt;
+  }
+  api::StorageOptions options;
+  options.folder = config.files_dir;
+  options.files.max_file_bytes = config.max_file_bytes;
+  options.files.max_total_bytes = config.max_files_bytes;
+  options.files.max_files = config.max_files;
+  options.batches.max_running = static_cast<std::size_t>(config.max_num_seqs);
   return options;
 }
 
@@ -202,15 +214,6 @@ Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
   return server;
 }
 
-Result<> WaitUntilReady(leader::Leader* leader) {
-  ProgressBar bar("loading");
-  return leader->WaitUntilReady(
-      [&bar](const leader::LoadProgress& progress) {
-        bar.Update(progress.bytes_done, progress.bytes_total);
-      },
-      [] { return StopRequested(); });
-}
-
 /// Until a signal comes, or the model is lost for good.
 Result<> Watch(const leader::Leader& leader) {
   while (!StopRequested()) {
@@ -263,7 +266,8 @@ Result<> Serve(const Config& config) {
   log::Info("app", "memory\n{}", spec::Describe(leader->ledger()));
   api::HttpOptions http = ToHttpOptions(config.http);
   http.tls = tls.context;
-  auto server = api::Server::Start(http, served, leader.get(), tenancy.gate);
+  auto server =
+      api::Server::Start(http, served, leader.get(), tenancy.gate, ToStorageOptions(config.batch));
   if (!server.ok()) {
     leader->Stop();
     return server.error();

@@ -314,6 +314,40 @@ void AddGrpc(GrpcConfig* g, std::vector<Setting>* out) {
       });
 }
 
+void AddBatch(BatchConfig* b, std::vector<Setting>* out) {
+  out->insert(out->end(),
+              {
+                  {"batch.files_dir",
+                   {"--files-dir"},
+                   "Folder for /v1/files and /v1/batches, of this server alone; empty: it has "
+                   "neither",
+                   &b->files_dir},
+                  {"batch.max_file_bytes",
+                   {"--max-file-bytes"},
+                   "Largest file that may be uploaded",
+                   &b->max_file_bytes,
+                   1,
+                   std::int64_t{1} << 30},
+                  {"batch.max_files_bytes",
+                   {"--max-files-bytes"},
+                   "Bytes of all files together; uploads that go beyond are refused",
+                   &b->max_files_bytes,
+                   1},
+                  {"batch.max_files",
+                   {"--max-files"},
+                   "Number of files; uploads beyond are refused",
+                   &b->max_files,
+                   1,
+                   1'000'000},
+                  {"batch.max_num_seqs",
+                   {"--batch-max-num-seqs"},
+                   "Requests of batches that run at once, behind all others",
+                   &b->max_num_seqs,
+                   1,
+                   4096},
+              });
+}
+
 void AddTenant(TenantConfig* t, LogConfig* log, std::vector<Setting>* out) {
   out->insert(
       out->end(),
@@ -450,6 +484,7 @@ std::vector<Setting> Settings(Config* config) {
   AddCluster(&config->cluster, &settings);
   AddHttp(&config->http, &settings);
   AddGrpc(&config->grpc, &settings);
+  AddBatch(&config->batch, &settings);
   AddTenant(&config->tenant, &config->log, &settings);
   return settings;
 }

@@ -35,6 +35,10 @@ struct ApiKey {
   std::vector<std::string> models;  // as clients call them; empty: all
   KeyLimits limits;
   std::int32_t priority = 0;  // lower goes first
+  bool is_numbered = false;   // by its place in a list: the name may be another key's tomorrow
+
+  /// Whom stored things belong to; stays over restarts, and over a new text under the same name.
+  std::string owner() const;
 
   bool Has(Scope scope) const {
     switch (scope) {

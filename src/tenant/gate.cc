@@ -125,29 +125,57 @@ Gate::Gate(GateOptions options,
       needs_key_(!keys.empty()),
       keys_(std::make_shared<const KeyTable>(std::move(keys))) {}
 
+std::shared_ptr<const KeyTable> Gate::Keys() const {
+  const std::lock_guard lock(mutex_);
+  return keys_;
+}
+
 Result<std::shared_ptr<Admission>> Gate::Admit(const Ask& ask, Refusal* refusal) {
+  if (!needs_key_ || ask.scope == Scope::kOpen) {
+    return AdmitKey(nullptr, ask, refusal);
+  }
+  const std::shared_ptr<const KeyTable> keys = Keys();
+  const ApiKey* const key = keys->Find(ask.key);
+  if (key == nullptr) {
+    return ask.key.empty()
+               ? Unauthenticated(
+                     "This server needs an API key; send it as `Authorization: Bearer KEY`")
+               : Unauthenticated("The API key is not known to this server");
+  }
+  return AdmitKey(key, ask, refusal);
+}
+
+Result<std::shared_ptr<Admission>> Gate::AdmitOwner(std::string_view owner,
+                                                    const Ask& ask,
+                                                    Refusal* refusal) {
+  if (!needs_key_) {
+    return AdmitKey(nullptr, ask, refusal);
+  }
+  const std::shared_ptr<const KeyTable> keys = Keys();
+  for (const ApiKey& key : keys->keys()) {
+    if (key.owner() == owner) {
+      return AdmitKey(&key, ask, refusal);
+    }
+  }
+  return Unauthenticated("The API key that this work belongs to is not known any more");
+}
+
+/// Without a key: everybody may, and nothing is counted but in the ledger.
+Result<std::shared_ptr<Admission>> Gate::AdmitKey(const ApiKey* key,
+                                                  const Ask& ask,
+                                                  Refusal* refusal) {
   std::shared_ptr<Admission> admission(new Admission());
   admission->ledger_ = ledger_;
   admission->key_name_ = "-";
-  if (needs_key_ && ask.scope != Scope::kOpen) {
-    std::shared_ptr<const KeyTable> keys;
-    {
-      const std::lock_guard lock(mutex_);
-      keys = keys_;
-    }
-    const ApiKey* const key = keys->Find(ask.key);
-    if (key == nullptr) {
-      return ask.key.empty()
-                 ? Unauthenticated(
-                       "This server needs an API key; send it as `Authorization: Bearer KEY`")
-                 : Unauthenticated("The API key is not known to this server");
-    }
+  admission->owner_ = "-";
+  if (key != nullptr) {
     if (!key->Has(ask.scope)) {
       return PermissionDenied("This API key lacks the scope `{}` that this operation needs",
                               ScopeName(ask.scope));
     }
     admission->has_key_ = true;
     admission->key_name_ = key->name;
+    admission->owner_ = key->owner();
     admission->priority_ = key->priority;
     admission->models_ = key->models;
     if (ask.scope == Scope::kInference) {

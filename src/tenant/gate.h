@@ -39,6 +39,8 @@ class Admission {
   Admission& operator=(const Admission&) = delete;
 
   const std::string& key_name() const { return key_name_; }
+  /// Whom what the request makes belongs to: ApiKey::owner(), "-" without keys.
+  const std::string& owner() const { return owner_; }
   /// kPermissionDenied when the key is not for this model, as the client called it.
   Result<> UseModel(std::string_view model) const;
   /// Sets aside prompt tokens plus the most that may be generated; kResourceExhausted fills
@@ -60,6 +62,7 @@ class Admission {
   void End(std::int64_t used_tokens);
 
   std::string key_name_;
+  std::string owner_;
   bool has_key_ = false;
   std::int32_t priority_ = 0;
   std::vector<std::string> models_;
@@ -90,10 +93,18 @@ class Gate {
   /// kUnauthenticated, kPermissionDenied, or kResourceExhausted with `refusal` filled in.
   Result<std::shared_ptr<Admission>> Admit(const Ask& ask, Refusal* refusal);
 
+  /// For work that its owner has left here to be done (Admission::owner()): the same as if the key
+  /// asked now. kUnauthenticated when there is no such key any more.
+  Result<std::shared_ptr<Admission>> AdmitOwner(std::string_view owner,
+                                                const Ask& ask,
+                                                Refusal* refusal);
+
   /// From now on these keys are known. Allowances of keys that stay carry on.
   void SetKeys(KeyTable keys);
 
  private:
+  std::shared_ptr<const KeyTable> Keys() const;
+  Result<std::shared_ptr<Admission>> AdmitKey(const ApiKey* key, const Ask& ask, Refusal* refusal);
   std::shared_ptr<Quota> QuotaOf(const ApiKey& key);
 
   const GateOptions options_;

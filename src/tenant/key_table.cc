@@ -13,6 +13,8 @@
 namespace inferd::tenant {
 namespace {
 
+constexpr std::size_t kOwnerBytes = 16;  // of the digest: enough to tell keys apart
+
 constexpr std::size_t kMinKeyBytes = 8;
 constexpr std::size_t kMaxKeyBytes = 512;
 
@@ -55,6 +57,17 @@ const ApiKey* KeyTable::Find(std::string_view key_text) const {
   return found;
 }
 
+std::string ApiKey::owner() const {
+  if (!is_numbered) {
+    return "name:" + name;
+  }
+  std::string owner = "sha256:";
+  for (std::size_t i = 0; i < kOwnerBytes; ++i) {
+    owner += fmt::format("{:02x}", digest[i]);
+  }
+  return owner;
+}
+
 Result<std::vector<ApiKey>> KeysFromTexts(const std::vector<std::string>& texts) {
   std::vector<ApiKey> keys;
   for (const std::string& text : texts) {
@@ -72,6 +85,7 @@ Result<std::vector<ApiKey>> KeysFromTexts(const std::vector<std::string>& texts)
     key.name = fmt::format("key-{}", keys.size() + 1);
     key.digest = DigestOf(text);
     key.admin = true;
+    key.is_numbered = true;
     keys.push_back(std::move(key));
   }
   return keys;

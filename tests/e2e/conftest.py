@@ -158,8 +158,8 @@ def start(inferd, toy, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def shared_server(start):
-    server = start()
+def shared_server(start, tmp_path_factory):
+    server = start("--files-dir", str(tmp_path_factory.mktemp("files")))
     yield server
     server.stop()
 

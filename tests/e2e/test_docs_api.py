@@ -22,6 +22,8 @@ def check(content_type, body):
         assert len(lines) > 1, body
         for line in lines:
             assert line == "data: [DONE]" or json.loads(line[6:])
+    elif content_type == "application/octet-stream":
+        assert body == "{}\n"
     elif content_type == "application/x-ndjson":
         assert json.loads(body.splitlines()[-1])["done"] is True
     else:

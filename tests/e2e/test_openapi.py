@@ -10,7 +10,7 @@ TIMEOUT_S = 300
 
 
 def test_answers_are_as_documented(start, tmp_path):
-    server = start("--max-num-seqs", "32")
+    server = start("--max-num-seqs", "32", "--files-dir", str(tmp_path / "files"))
     tool = pathlib.Path(sys.executable).parent / "schemathesis"
     # The requests are drawn from a fixed seed; generation itself is kept short by the server's small model.
     done = subprocess.run(

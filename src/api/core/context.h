@@ -12,6 +12,8 @@
 
 namespace inferd::api {
 
+class BatchRunner;      // batch/batch_runner.h
+class FileStore;        // files/file_store.h
 class ResponseStore;    // responses/response_store.h
 class RunningRequests;  // http/running_requests.h
 
@@ -22,6 +24,10 @@ struct ServerContext {
   Metrics& metrics;
   ResponseStore* responses = nullptr;  // null: nothing is stored
   RunningRequests* running = nullptr;  // null: nothing can be aborted
+  FileStore* files = nullptr;          // null: no files are kept, and no batches
+  BatchRunner* batches = nullptr;      // null with files
+  /// Batch work: goes behind everything else.
+  bool background = false;
   bool draining = false;
   std::int64_t started_ns = 0;  // of this server
   std::int64_t arrived_ns = 0;  // of this request

@@ -455,6 +455,9 @@ Result<> AddPrompts(const ServerContext& context,
       request.priority = context.admission->PriorityFor(prototype.priority);
       request.cache_salt = context.admission->CacheSaltFor(prototype.cache_salt);
     }
+    if (context.background) {
+      request.priority = static_cast<std::int32_t>(limits::kPriority.max);
+    }
     request.max_tokens =
         static_cast<std::int32_t>(asked.value_or(std::min(fallback, room - length)));
     request.min_tokens = std::min(request.min_tokens, request.max_tokens);

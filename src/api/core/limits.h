@@ -79,6 +79,9 @@ inline constexpr IntLimit kLogprobs{"logprobs", 0, 20};
 inline constexpr IntLimit kTopLogprobs{"top_logprobs", 0, 20};
 inline constexpr IntLimit kSeed{
     "seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+inline constexpr IntLimit kExpirySeconds{"expires_after[seconds]", 3600, 2'592'000};
+inline constexpr IntLimit kFilesPerPage{"limit", 1, 10'000};
+inline constexpr IntLimit kBatchesPerPage{"limit", 1, 100};
 inline constexpr IntLimit kPriority{
     "priority", std::numeric_limits<std::int32_t>::min(), kInt32Max};
 

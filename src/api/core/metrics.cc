@@ -50,6 +50,15 @@ class Page {
   void Gauge(const char* name, const char* alias, const char* help, double value) {
     Both(name, alias, help, prometheus::MetricType::Gauge, {Number(value, true, {})});
   }
+  void Gauges(const char* name,
+              const char* help,
+              const std::vector<std::pair<Label, double>>& values) {
+    std::vector<prometheus::ClientMetric> metrics;
+    for (const auto& [label, value] : values) {
+      metrics.push_back(Number(value, true, {label}));
+    }
+    Both(name, nullptr, help, prometheus::MetricType::Gauge, std::move(metrics));
+  }
   void Counter(const char* name, const char* alias, const char* help, double value) {
     Both(name, alias, help, prometheus::MetricType::Counter, {Number(value, false, {})});
   }
@@ -126,6 +135,28 @@ class Page {
 
 double Load(const std::atomic<std::uint64_t>& value) {
   return static_cast<double>(value.load(std::memory_order_relaxed));
+}
+
+void AddBatches(const Metrics& metrics, Page* page) {
+  std::vector<std::pair<Label, double>> states;
+  for (std::size_t state = 0; state < kBatchStateNames.size(); ++state) {
+    states.push_back({{"state", std::string(kBatchStateNames[state])},
+                      static_cast<double>(metrics.batches[state].load())});
+  }
+  page->Gauges("inferd_batches", "Batches that are kept, by state.", states);
+  page->Counters("inferd_batch_lines_total",
+                 nullptr,
+                 "Requests of batches that were answered, by outcome.",
+                 {{{"outcome", "completed"}, Load(metrics.batch_lines_completed)},
+                  {{"outcome", "failed"}, Load(metrics.batch_lines_failed)}});
+  page->Counter("inferd_batch_lines_retried_total",
+                nullptr,
+                "Requests of batches that were put off and tried again.",
+                Load(metrics.batch_lines_retried));
+  page->Gauge("inferd_batch_lines_running",
+              nullptr,
+              "Requests of batches that run now.",
+              static_cast<double>(metrics.batch_lines_running.load()));
 }
 
 leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
@@ -323,6 +354,7 @@ std::string Metrics::Render(const leader::InferenceService& service,
                nullptr,
                "Requests ended because an I/O thread fell behind.",
                Load(events_lost));
+  AddBatches(*this, &page);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, page.families());
   return text.str();

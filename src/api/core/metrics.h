@@ -3,6 +3,7 @@
 // counters. Observing is lock-free; prometheus-cpp writes the text.
 #pragma once
 
+#include "api/core/batch_state.h"
 #include "leader/inference_service.h"
 
 #include <array>
@@ -60,6 +61,12 @@ class Metrics {
   std::atomic<std::uint64_t> clients_left{0};  // while their request ran
   std::atomic<std::uint64_t> slow_clients_cut{0};
   std::atomic<std::uint64_t> events_lost{0};
+
+  std::array<std::atomic<std::int64_t>, kBatchStateNames.size()> batches{};  // by BatchState
+  std::atomic<std::uint64_t> batch_lines_completed{0};
+  std::atomic<std::uint64_t> batch_lines_failed{0};
+  std::atomic<std::uint64_t> batch_lines_retried{0};  // put off: no room, or a worker was lost
+  std::atomic<std::int64_t> batch_lines_running{0};
 
   void CountFinish(leader::FinishReason reason);
   void CountResponse(int status);

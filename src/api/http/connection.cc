@@ -161,7 +161,7 @@ void Connection::Parse() {
   parsing_ = true;
   while (state_ == State::kReading && !in_.empty()) {
     if (parser_ == nullptr) {
-      parser_ = std::make_unique<HttpParser>(io_->options.max_body_bytes);
+      parser_ = std::make_unique<HttpParser>(io_->body_limits);
       since_ms_ = used_ ? NowMs() : since_ms_;
       body_bytes_ = 0;
     }
@@ -216,7 +216,8 @@ void Connection::Refuse() {
     request_.request_id = NewRequestId();
   }
   const int status = parser_->status();
-  const Error error(Code::kInvalidArgument, parser_->reason());
+  const Error error(status == 429 ? Code::kResourceExhausted : Code::kInvalidArgument,
+                    parser_->reason());
   parser_.reset();
   keep_alive_ = false;
   std::string().swap(in_);

@@ -40,6 +40,8 @@ struct IoState {
   IoThread* thread = nullptr;
   std::uint32_t index = 0;
   HttpOptions options;
+  int upload_places = 0;  // left; given back by connections, hence above them
+  BodyLimits body_limits;
   Dispatcher* dispatcher = nullptr;
   leader::InferenceService* service = nullptr;
   Metrics* metrics = nullptr;

@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string path_parameter;  // what stands for "{id}" in the endpoint's path
   std::string host;
   std::string body;
+  std::string content_type;
   std::string request_id;  // the client's X-Request-Id if it is usable, else made here
   std::string key;         // of Authorization: Bearer, x-api-key or api-key; empty: none was given
   std::string origin;      // a page's, with cross-origin requests

@@ -15,6 +15,8 @@ namespace inferd::api {
 namespace http = boost::beast::http;
 namespace {
 
+constexpr std::string_view kUploadPath = "/v1/files";
+
 bool IsTokenChar(char c) {
   const auto u = static_cast<unsigned char>(c);
   return u > 0x20 && u < 0x7f &&
@@ -99,6 +101,7 @@ bool ReadFields(const Message& message, HttpRequest* head) {
       head->key = Text(message[name]);
     }
   }
+  head->content_type = Text(message[http::field::content_type]);
   head->origin = Text(message[http::field::origin]);
   head->preflight_headers = Text(message[http::field::access_control_request_headers]);
   head->load_metrics = Text(message["endpoint-load-metrics-format"]);
@@ -177,17 +180,24 @@ struct HttpParser::Impl {
   bool checked = false;
   bool continued = false;
   HttpRequest head;  // filled by CheckHead
+  BodyLimits limits;
+  bool has_place = false;  // one of limits.upload_places
 };
 
-HttpParser::HttpParser(std::size_t max_body_bytes) : impl_(std::make_unique<Impl>()) {
+HttpParser::HttpParser(const BodyLimits& limits) : impl_(std::make_unique<Impl>()) {
+  impl_->limits = limits;
   impl_->parser.eager(true);
   // Our own scan is the limit of the head; Beast's also covers chunk heads and trailers.
   impl_->parser.header_limit(
       static_cast<std::uint32_t>(limits::kHeadBytes + limits::kTrailerBytes));
-  impl_->parser.body_limit(max_body_bytes);
+  impl_->parser.body_limit(std::max(limits.max_bytes, limits.max_upload_bytes));
 }
 
-HttpParser::~HttpParser() = default;
+HttpParser::~HttpParser() {
+  if (impl_->has_place) {
+    ++*impl_->limits.upload_places;
+  }
+}
 
 HttpParser::State HttpParser::Bad(int status, std::string reason) {
   status_ = status;
@@ -315,7 +325,31 @@ bool HttpParser::CheckHead() {
   const std::size_t question = target.find('?');
   head.path = target.substr(0, question);
   head.query = question == std::string::npos ? "" : target.substr(question + 1);
-  return true;
+  return CheckLength();
+}
+
+/// Beast has held the body's length against the limit of uploads, which is the higher one.
+bool HttpParser::CheckLength() {
+  const BodyLimits& limits = impl_->limits;
+  const auto& message = impl_->parser.get();
+  const auto length = impl_->parser.content_length();
+  if (limits.max_upload_bytes <= limits.max_bytes || (length && *length <= limits.max_bytes)) {
+    return true;
+  }
+  if (message.method() == http::verb::post && impl_->head.path == kUploadPath) {
+    if (*limits.upload_places <= 0) {
+      Bad(429, "as many long uploads run as this server takes at once; try again soon");
+      return false;
+    }
+    --*limits.upload_places;
+    impl_->has_place = true;
+    return true;
+  }
+  impl_->parser.body_limit(limits.max_bytes);
+  if (length) {
+    Bad(413, "the body is larger than this server takes");
+  }
+  return !length;
 }
 
 bool HttpParser::TakeContinue() {

@@ -35,10 +35,18 @@ class HeadScanner {
   std::string_view reason_;
 };
 
+/// How long a body may be. Uploads (POST /v1/files) may be longer than others, but only as many at
+/// once as there are places: a body is held in memory.
+struct BodyLimits {
+  std::size_t max_bytes = 0;
+  std::size_t max_upload_bytes = 0;  // not above max_bytes: uploads are like others
+  int* upload_places = nullptr;      // those left, of one I/O thread; needed for longer uploads
+};
+
 /// Lives only while a request is being read. Single-threaded.
 class HttpParser {
  public:
-  explicit HttpParser(std::size_t max_body_bytes);
+  explicit HttpParser(const BodyLimits& limits);
   ~HttpParser();
   HttpParser(const HttpParser&) = delete;
   HttpParser& operator=(const HttpParser&) = delete;
@@ -62,6 +70,7 @@ class HttpParser {
   struct Impl;
   State Bad(int status, std::string reason);
   bool CheckHead();
+  bool CheckLength();
 
   std::unique_ptr<Impl> impl_;
   int status_ = 400;

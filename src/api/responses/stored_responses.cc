@@ -2,6 +2,7 @@
 // GET and DELETE /v1/responses/{id}, POST .../cancel, GET .../input_items.
 #include "api/core/fields.h"
 #include "api/core/json_writer.h"
+#include "api/http/list_page.h"
 #include "api/http/running_requests.h"
 #include "api/responses/endpoints.h"
 #include "api/responses/response_store.h"
@@ -10,9 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -34,44 +33,6 @@ Result<std::shared_ptr<const StoredResponse>> Find(const ServerContext& context,
     return NotFound("Response with id '{}' not found", request.path_parameter.substr(0, 100));
   }
   return stored;
-}
-
-/// The value of a query parameter as it stands.
-std::optional<std::string_view> QueryValue(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) {
-      return pair.substr(name.size() + 1);
-    }
-  }
-  return std::nullopt;
-}
-
-struct Page {
-  std::int64_t limit = kDefaultLimit;
-  bool ascending = false;
-  std::string after;  // id of an item; empty: from the first one
-};
-
-Result<Page> ReadPage(const std::string& query, Fault* fault) {
-  Page page;
-  if (const auto text = QueryValue(query, "limit")) {
-    const char* const end = text->data() + text->size();
-    const auto [stop, error] = std::from_chars(text->data(), end, page.limit);
-    if (error != std::errc() || stop != end || page.limit < kLimit.min || page.limit > kLimit.max) {
-      return FieldError(
-          fault, "limit", "limit must be an integer from {} to {}", kLimit.min, kLimit.max);
-    }
-  }
-  if (const auto order = QueryValue(query, "order")) {
-    if (order != "asc" && order != "desc") {
-      return FieldError(fault, "order", "order must be asc or desc");
-    }
-    page.ascending = order == "asc";
-  }
-  page.after = QueryValue(query, "after").value_or("");
-  return page;
 }
 
 }  // namespace
@@ -125,7 +86,7 @@ Result<Outcome> ListInputItems(const ServerContext& context,
                                const HttpRequest& request,
                                Fault* fault) {
   INFERD_ASSIGN(const auto stored, Find(context, request, fault));
-  INFERD_ASSIGN(const Page page, ReadPage(request.query, fault));
+  INFERD_ASSIGN(const ListPage page, ReadListPage(request.query, kLimit, kDefaultLimit, fault));
   Json items = Json::parse(stored->input_items);
   if (!page.ascending) {
     std::reverse(items.begin(), items.end());

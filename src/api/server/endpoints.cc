@@ -2,6 +2,8 @@
 #include "api/server/endpoints.h"
 
 #include "api/anthropic/endpoints.h"
+#include "api/batch/endpoints.h"
+#include "api/files/endpoints.h"
 #include "api/kserve/endpoints.h"
 #include "api/ollama/endpoints.h"
 #include "api/openai/endpoints.h"
@@ -43,6 +45,21 @@ constexpr Endpoint kEndpoints[] = {
     {"DELETE", "/v1/responses/{id}", Place::kLight, false, DeleteResponse},
     {"POST", "/v1/responses/{id}/cancel", Place::kLight, false, CancelResponse},
     {"GET", "/v1/responses/{id}/input_items", Place::kLight, false, ListInputItems},
+    {"POST", "/v1/files", Place::kHeavy, false, UploadFile},
+    {"GET", "/v1/files", Place::kLight, false, ListFiles, ErrorBody, tenant::Scope::kAny},
+    {"GET", "/v1/files/{id}", Place::kLight, false, GetFile, ErrorBody, tenant::Scope::kAny},
+    {"DELETE", "/v1/files/{id}", Place::kLight, false, DeleteFile},
+    {"GET",
+     "/v1/files/{id}/content",
+     Place::kHeavy,
+     false,
+     GetFileContent,
+     ErrorBody,
+     tenant::Scope::kAny},
+    {"POST", "/v1/batches", Place::kLight, false, CreateBatch},
+    {"GET", "/v1/batches", Place::kLight, false, ListBatches, ErrorBody, tenant::Scope::kAny},
+    {"GET", "/v1/batches/{id}", Place::kLight, false, GetBatch, ErrorBody, tenant::Scope::kAny},
+    {"POST", "/v1/batches/{id}/cancel", Place::kLight, false, CancelBatch},
     {"POST", "/api/chat", Place::kHeavy, true, OllamaChat, OllamaErrorBody},
     {"POST", "/api/generate", Place::kHeavy, true, OllamaGenerate, OllamaErrorBody},
     {"GET", "/api/tags", Place::kLight, false, OllamaTags, OllamaErrorBody, tenant::Scope::kAny},

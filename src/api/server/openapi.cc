@@ -33,6 +33,15 @@ constexpr OperationDoc kDocs[] = {
     {"DELETE", "/v1/responses/{id}", "openai", "Forget a response", "", ""},
     {"POST", "/v1/responses/{id}/cancel", "openai", "End a response that is streamed", "", ""},
     {"GET", "/v1/responses/{id}/input_items", "openai", "What a response answers", "", ""},
+    {"POST", "/v1/files", "openai", "Upload a file", "FileUpload", "File"},
+    {"GET", "/v1/files", "openai", "The caller's files", "", "FileList", Kind::kJson, 10'000, "purpose"},
+    {"GET", "/v1/files/{id}", "openai", "One file", "", "File"},
+    {"DELETE", "/v1/files/{id}", "openai", "Remove a file", "", "AnyObject"},
+    {"GET", "/v1/files/{id}/content", "openai", "What is in a file", "", "", Kind::kBytes},
+    {"POST", "/v1/batches", "openai", "Run the requests of a file, behind all others", "BatchRequest", "Batch"},
+    {"GET", "/v1/batches", "openai", "The caller's batches", "", "BatchList", Kind::kJson, 100},
+    {"GET", "/v1/batches/{id}", "openai", "One batch", "", "Batch"},
+    {"POST", "/v1/batches/{id}/cancel", "openai", "End a batch with what is answered", "", "Batch"},
     {"POST", "/v1/messages", "anthropic", "Answer a chat", "AnthropicRequest", "", Kind::kJsonOrEvents},
     {"POST", "/v1/messages/count_tokens", "anthropic", "Tokens of a chat", "AnthropicRequest", ""},
     {"POST", "/api/chat", "ollama", "Answer a chat", "OllamaChatRequest", "", Kind::kJsonOrLines},
@@ -79,6 +88,7 @@ constexpr StatusDoc kFailures[] = {
     {"404", "No such model, object or path"},
     {"405", "Another method is needed"},
     {"408", "The request did not arrive in time"},
+    {"409", "The object is in a state that does not allow it"},
     {"411", "The length of the body is missing"},
     {"413", "The body is too long"},
     {"415", "The body has a coding this server does not take"},
@@ -99,6 +109,8 @@ Json Replies(const OperationDoc& doc) {
   Json content;
   if (doc.kind == Kind::kText) {
     content["text/plain"]["schema"] = {{"type", "string"}};
+  } else if (doc.kind == Kind::kBytes) {
+    content["application/octet-stream"]["schema"] = Json::object();
   } else {
     content = Content("application/json", doc.reply);
   }
@@ -118,6 +130,21 @@ Json Replies(const OperationDoc& doc) {
   return replies;
 }
 
+Json QueryParameter(std::string_view name, Json schema) {
+  return {{"name", name}, {"in", "query"}, {"required", false}, {"schema", std::move(schema)}};
+}
+
+Json ListParameters(const OperationDoc& doc) {
+  Json parameters = Json::array(
+      {QueryParameter("limit", {{"type", "integer"}, {"minimum", 1}, {"maximum", doc.list_limit}}),
+       QueryParameter("after", {{"type", "string"}}),
+       QueryParameter("order", {{"type", "string"}, {"enum", {"asc", "desc"}}})});
+  if (!doc.filter.empty()) {
+    parameters.push_back(QueryParameter(doc.filter, {{"type", "string"}}));
+  }
+  return parameters;
+}
+
 Json Operation(const OperationDoc& doc) {
   Json operation;
   operation["tags"] = Json::array({doc.tag});
@@ -130,9 +157,13 @@ Json Operation(const OperationDoc& doc) {
                                             {"required", true},
                                             {"schema", {{"type", "string"}, {"minLength", 1}}}}});
   }
+  if (doc.list_limit > 0) {
+    operation["parameters"] = ListParameters(doc);
+  }
   if (!doc.request.empty()) {
-    operation["requestBody"] = {{"required", true},
-                                {"content", Content("application/json", doc.request)}};
+    const char* const type =
+        doc.request == "FileUpload" ? "multipart/form-data" : "application/json";
+    operation["requestBody"] = {{"required", true}, {"content", Content(type, doc.request)}};
   }
   operation["responses"] = Replies(doc);
   return operation;

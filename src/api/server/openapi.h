@@ -5,6 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +21,11 @@ struct OperationDoc {
   std::string_view summary;
   std::string_view request;  // name of a schema; empty: no body
   std::string_view reply;    // name of a schema; empty: any JSON object
-  /// What a reply may come as: JSON, an event stream, lines of JSON, or plain text.
-  enum class Kind { kJson, kJsonOrEvents, kJsonOrLines, kText } kind = Kind::kJson;
+  /// What a reply may come as: JSON, an event stream, lines of JSON, plain text, or bytes.
+  enum class Kind { kJson, kJsonOrEvents, kJsonOrLines, kText, kBytes } kind = Kind::kJson;
+  /// Of a list: its query parameters beside `after` and `order`; limit 0: it is no list.
+  std::int64_t list_limit = 0;  // largest `limit`
+  std::string_view filter = {};
 };
 
 std::span<const OperationDoc> OperationDocs();

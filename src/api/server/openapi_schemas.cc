@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schemas of requests and replies. Requests name the fields that are checked, with the limits that
 // they are checked against; other fields are ignored or refused by name (docs/api.md).
+#include "api/core/batch_state.h"
 #include "api/core/limits.h"
 #include "api/server/openapi.h"
 
@@ -197,6 +198,57 @@ void AddOpenAi(Json* schemas) {
              {"input"});
 }
 
+void AddFiles(Json* schemas) {
+  (*schemas)["FileUpload"] = Object({{"file", {{"type", "string"}, {"format", "binary"}}},
+                                     {"purpose", {{"const", "batch"}}},
+                                     {"expires_after[anchor]", {{"const", "created_at"}}},
+                                     {"expires_after[seconds]",
+                                      {{"type", "integer"},
+                                       {"minimum", limits::kExpirySeconds.min},
+                                       {"maximum", limits::kExpirySeconds.max}}}},
+                                    {"file", "purpose"});
+  (*schemas)["File"] =
+      Object({{"id", Text()},
+              {"object", {{"const", "file"}}},
+              {"bytes", Count()},
+              {"created_at", Count()},
+              {"expires_at", Count()},
+              {"filename", Text()},
+              {"purpose", {{"enum", {"batch", "batch_output"}}}},
+              {"status", {{"const", "processed"}}}},
+             {"id", "object", "bytes", "created_at", "filename", "purpose", "status"});
+  (*schemas)["BatchRequest"] = Object({{"input_file_id", Text()},
+                                       {"endpoint", Text()},
+                                       {"completion_window", {{"const", "24h"}}},
+                                       {"metadata", OrNull({{"type", "object"}})}},
+                                      {"input_file_id", "endpoint", "completion_window"});
+  const Json counts = Object({{"total", Count()}, {"completed", Count()}, {"failed", Count()}},
+                             {"total", "completed", "failed"});
+  (*schemas)["Batch"] = Object({{"id", Text()},
+                                {"object", {{"const", "batch"}}},
+                                {"endpoint", Text()},
+                                {"input_file_id", Text()},
+                                {"completion_window", {{"const", "24h"}}},
+                                {"status", {{"enum", kBatchStateNames}}},
+                                {"output_file_id", OrNull(Text())},
+                                {"error_file_id", OrNull(Text())},
+                                {"created_at", Count()},
+                                {"request_counts", counts},
+                                {"errors", OrNull({{"type", "object"}})},
+                                {"metadata", OrNull({{"type", "object"}})}},
+                               {"id", "object", "endpoint", "input_file_id", "status"});
+  const auto list_of = [](std::string_view schema) {
+    return Object({{"object", {{"const", "list"}}},
+                   {"data", ListOf(Ref(schema))},
+                   {"first_id", OrNull(Text())},
+                   {"last_id", OrNull(Text())},
+                   {"has_more", {{"type", "boolean"}}}},
+                  {"object", "data", "has_more"});
+  };
+  (*schemas)["FileList"] = list_of("File");
+  (*schemas)["BatchList"] = list_of("Batch");
+}
+
 void AddOthers(Json* schemas) {
   (*schemas)["AnthropicRequest"] =
       Object({{"model", Text()},
@@ -244,6 +296,7 @@ void AddOthers(Json* schemas) {
 Json OpenApiSchemas() {
   Json schemas = Json::object();
   AddOpenAi(&schemas);
+  AddFiles(&schemas);
   AddOthers(&schemas);
   return schemas;
 }

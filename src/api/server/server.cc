@@ -2,6 +2,7 @@
 #include "api/server/server.h"
 
 #include "api/core/serving_state.h"
+#include "api/files/disk.h"
 #include "api/http/error_response.h"
 #include "api/server/reply_head.h"
 #include "api/server/route.h"
@@ -19,6 +20,8 @@
 
 namespace inferd::api {
 namespace {
+
+constexpr std::size_t kFormBytes = 64U << 10;
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 
@@ -61,12 +64,16 @@ Server::Server(const HttpOptions& options,
 Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
                                               std::shared_ptr<const ServedModel> model,
                                               leader::InferenceService* service,
-                                              std::shared_ptr<tenant::Gate> gate) {
+                                              std::shared_ptr<tenant::Gate> gate,
+                                              std::optional<StorageOptions> storage) {
   std::unique_ptr<Server> server(new Server(options, std::move(model), service, std::move(gate)));
+  if (storage) {
+    INFERD_TRY(server->OpenStorage(*std::move(storage)));
+  }
   server->port_ = options.port;
   for (int i = 0; i < options.io_threads; ++i) {
     auto io = std::make_unique<IoThread>(
-        static_cast<std::uint32_t>(i), options, server.get(), service, &server->metrics_);
+        static_cast<std::uint32_t>(i), server->options_, server.get(), service, &server->metrics_);
     INFERD_ASSIGN(Listener listener, server->Listen());
     server->port_ = listener.port;
     INFERD_TRY(io->Adopt(std::move(listener)));
@@ -83,6 +90,22 @@ Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
     });
   }
   return server;
+}
+
+Result<> Server::OpenStorage(StorageOptions storage) {
+  INFERD_TRY(MakeFolder(storage.folder));
+  INFERD_ASSIGN(storage_lock_, LockFile(storage.folder + "/lock"));
+  storage.files.folder = storage.folder + "/files";
+  INFERD_ASSIGN(files_, FileStore::Open(storage.files));
+  INFERD_ASSIGN(batch_store_, BatchStore::Open(storage.folder + "/batches", &metrics_));
+  const std::size_t max_running = storage.batches.max_running;
+  batches_ = std::make_unique<BatchRunner>(
+      std::move(storage.batches), batch_store_.get(), files_.get(), &metrics_);
+  batches_->Start(
+      std::make_unique<LineRunner>(model_, service_, &metrics_, gate_.get(), max_running));
+  // Beside the file a form holds its other parts and their heads.
+  options_.max_upload_bytes = static_cast<std::size_t>(storage.files.max_file_bytes) + kFormBytes;
+  return {};
 }
 
 /// For one more I/O thread. A TCP port is shared by several sockets, a Unix socket by duplicates.
@@ -112,6 +135,16 @@ void Server::Stop() {
     unix_listener_.fd.Reset();
   }
   pool_.reset();
+  if (batches_ != nullptr) {
+    batches_->Stop();
+  }
+}
+
+void Server::BeginDrain() {
+  draining_.store(true, std::memory_order_release);
+  if (batches_ != nullptr) {
+    batches_->BeginDrain();
+  }
 }
 
 bool Server::HostAllowed(std::string_view host) const {
@@ -178,6 +211,8 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                         .metrics = metrics_,
                         .responses = &responses_,
                         .running = &running_,
+                        .files = files_.get(),
+                        .batches = batches_.get(),
                         .draining = draining(),
                         .started_ns = started_ns_,
                         .arrived_ns = NowNs(),

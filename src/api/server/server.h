@@ -2,10 +2,13 @@
 // The HTTP front end: I/O threads, request threads and the routing between them.
 #pragma once
 
+#include "api/batch/batch_runner.h"
+#include "api/batch/batch_store.h"
 #include "api/core/context.h"
 #include "api/core/limits.h"
 #include "api/core/metrics.h"
 #include "api/core/served_model.h"
+#include "api/files/file_store.h"
 #include "api/http/endpoint.h"
 #include "api/http/http_options.h"
 #include "api/http/io_thread.h"
@@ -13,32 +16,43 @@
 #include "api/http/request_pool.h"
 #include "api/http/running_requests.h"
 #include "api/responses/response_store.h"
+#include "base/file.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace inferd::api {
+
+/// What a server with files and batches keeps them in.
+struct StorageOptions {
+  std::string folder;      // locked while the server runs
+  FileStoreOptions files;  // its folder is under that one
+  BatchOptions batches;
+};
 
 /// Start, serve, BeginDrain, Stop. Must be destroyed after the service has stopped calling its
 /// sinks, and Stop must come before the service is destroyed.
 class Server : public Dispatcher {
  public:
   /// Listens and starts the threads. `service` outlives Stop(). Without `gate` everybody is served
-  /// and nobody keeps count.
+  /// and nobody keeps count; without `storage` there are no files and no batches.
   static Result<std::unique_ptr<Server>> Start(const HttpOptions& options,
                                                std::shared_ptr<const ServedModel> model,
                                                leader::InferenceService* service,
-                                               std::shared_ptr<tenant::Gate> gate = nullptr);
+                                               std::shared_ptr<tenant::Gate> gate = nullptr,
+                                               std::optional<StorageOptions> storage = {});
   ~Server() override;
 
   std::uint16_t port() const { return port_; }
   /// Any thread: readiness goes false, new work is answered 503; accepted work goes on.
-  void BeginDrain() { draining_.store(true, std::memory_order_release); }
+  void BeginDrain();
   bool draining() const override { return draining_.load(std::memory_order_acquire); }
   RunningRequests* running() override { return &running_; }
   /// Requests that are read, run or still being sent.
@@ -69,6 +83,7 @@ class Server : public Dispatcher {
                            std::string more);
   bool HostAllowed(std::string_view host) const;
   Result<Listener> Listen();
+  Result<> OpenStorage(StorageOptions storage);
 
   HttpOptions options_;
   std::shared_ptr<const ServedModel> model_;
@@ -77,6 +92,10 @@ class Server : public Dispatcher {
   Metrics metrics_;
   ResponseStore responses_{limits::kStoredResponses, limits::kStoredResponseBytes};
   RunningRequests running_;
+  base::UniqueFd storage_lock_;
+  std::unique_ptr<FileStore> files_;  // null: none are kept, nor batches
+  std::unique_ptr<BatchStore> batch_store_;
+  std::unique_ptr<BatchRunner> batches_;
   const std::int64_t started_ns_;
   std::uint16_t port_ = 0;
   Listener unix_listener_;  // with options_.uds

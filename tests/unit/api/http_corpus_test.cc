@@ -111,7 +111,7 @@ std::vector<std::string> Cut(const std::string& bytes, int how, std::mt19937* ra
 /// it waits for more.
 std::vector<int> ParseAll(const std::vector<std::string>& pieces) {
   std::vector<int> verdict;
-  auto parser = std::make_unique<HttpParser>(kMaxBody);
+  auto parser = std::make_unique<HttpParser>(BodyLimits{kMaxBody});
   std::string in;
   bool fresh = true;
   for (const std::string& piece : pieces) {
@@ -132,7 +132,7 @@ std::vector<int> ParseAll(const std::vector<std::string>& pieces) {
       if (!parser->Take().keep_alive) {
         return verdict;
       }
-      parser = std::make_unique<HttpParser>(kMaxBody);
+      parser = std::make_unique<HttpParser>(BodyLimits{kMaxBody});
       fresh = true;
     }
   }

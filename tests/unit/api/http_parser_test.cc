@@ -22,7 +22,7 @@ struct Parsed {
 
 /// Feeds `bytes` in pieces of `step`.
 Parsed Parse(const std::string& bytes, std::size_t step = std::string::npos) {
-  HttpParser parser(kMaxBody);
+  HttpParser parser({kMaxBody});
   Parsed parsed;
   std::string in;
   std::size_t at = 0;
@@ -248,7 +248,7 @@ TEST(HttpParser, AMillionTinyChunksStayWithinTheLimit) {
 }
 
 TEST(HttpParser, AsksForTheBodyOnce) {
-  HttpParser parser(kMaxBody);
+  HttpParser parser({kMaxBody});
   std::size_t used = 0;
   ASSERT_EQ(parser.Feed(kPost + "Expect: 100-continue\r\nContent-Length: 1\r\n\r\n", &used),
             HttpParser::State::kMore);

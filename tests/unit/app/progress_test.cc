@@ -15,6 +15,8 @@ TEST(ProgressLine, ShowsShareAndBytes) {
   EXPECT_NE(ProgressLine("x", 5 << 20, 1 << 20).find("100%"), std::string::npos)
       << "more than announced";
   EXPECT_EQ(ProgressLine("x", 1 << 20, 0), "x 1.0 MiB") << "size not known";
+  EXPECT_EQ(ProgressLine("requests", 3, 4, ProgressUnit::kRequests),
+            "requests [######################        ]  75%  3 of 4");
 }
 
 }  // namespace
