@@ -41,7 +41,7 @@ TEST(BatchInput, EachBadLineIsToldWithItsNumber) {
       {"nonsense", "invalid_json_line", ""},
       {"[]", "invalid_json_line", ""},
       {Line("a") + Line("b"), "invalid_json_line", ""},
-      {"{\"custom_id\":\"\xff\"}", "invalid_json_line", ""},
+      {"{\"custom_id\":\"\xff\"}", "invalid_json_line", "custom_id"},
       {R"({"method":"POST","url":"/v1/completions","body":{}})",
        "missing_required_parameter",
        "custom_id"},

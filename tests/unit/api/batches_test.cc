@@ -123,12 +123,14 @@ TEST_F(BatchesTest, AnswersGoToOneFileAndErrorsToAnother) {
   EXPECT_TRUE(std::filesystem::is_empty(storage_.folder + "/batches") ||
               !std::filesystem::exists(Working(batch["id"], ".output")));
   const std::string metrics = Get(port_, "/metrics").body;
-  EXPECT_NE(metrics.find("inferd_batch_lines_total{model_name=\"m\",outcome=\"failed\"} 3"),
-            std::string::npos)
+  EXPECT_NE(
+      metrics.find("inferd_batch_lines_total{model_name=\"test-model\",outcome=\"failed\"} 3"),
+      std::string::npos)
       << metrics;
-  EXPECT_NE(metrics.find("inferd_batches{model_name=\"m\",state=\"completed\"} 1"),
+  EXPECT_NE(metrics.find("inferd_batches{model_name=\"test-model\",state=\"completed\"} 1"),
             std::string::npos);
-  EXPECT_NE(metrics.find("inferd_batch_lines_running{model_name=\"m\"} 0"), std::string::npos);
+  EXPECT_NE(metrics.find("inferd_batch_lines_running{model_name=\"test-model\"} 0"),
+            std::string::npos);
 }
 
 TEST_F(BatchesTest, LinesGoBehindEverythingElse) {
@@ -291,9 +293,9 @@ TEST_F(BatchesTest, AFullQueueAndALostModelPutLinesOff) {
   service_.FailNextSubmit(Unavailable("lost"));
   batch = WaitFor(Begin(Line("a", Prompt(1))), "completed");
   EXPECT_EQ(batch["request_counts"]["completed"], 1);
-  EXPECT_NE(
-      Get(port_, "/metrics").body.find("inferd_batch_lines_retried_total{model_name=\"m\"} 2"),
-      std::string::npos);
+  EXPECT_NE(Get(port_, "/metrics")
+                .body.find("inferd_batch_lines_retried_total{model_name=\"test-model\"} 2"),
+            std::string::npos);
 }
 
 TEST_F(BatchesTest, WaitsForTheModelAndDoesNotHoldUpADrain) {
@@ -323,15 +325,16 @@ TEST_F(BatchesTest, NoMoreLinesRunThanAllowed) {
   ASSERT_TRUE(service_.WaitRunning(2));
   // Others are served meanwhile, and the batch still has its two.
   EXPECT_EQ(Send("POST", "/v1/completions", Prompt(1)).status, 200);
-  EXPECT_NE(Get(port_, "/metrics").body.find("inferd_batch_lines_running{model_name=\"m\"} 2"),
-            std::string::npos);
+  EXPECT_NE(
+      Get(port_, "/metrics").body.find("inferd_batch_lines_running{model_name=\"test-model\"} 2"),
+      std::string::npos);
   EXPECT_TRUE(service_.WaitRunning(2));
   Send("POST", "/v1/batches/" + id + "/cancel");
   WaitFor(id, "cancelled");
 }
 
 TEST_F(BatchesTest, KeysAreApart) {
-  UseKeys({"alice", "bob"});
+  UseKeysNamed({"alice", "bob"});
   service_.HoldAt(2);
   storage_.batches.max_running = 4;
   StartWithFiles();
@@ -358,10 +361,11 @@ TEST_F(BatchesTest, LinesRunWithinTheLimitsOfTheirKey) {
   key.name = "alice";
   key.digest = tenant::DigestOf("text-of-alice");
   key.models = {"another"};
-  UseKeys(std::vector<tenant::ApiKey>{key});
+  UseKeys({key});
   StartWithFiles();
   As("alice");
-  const Json batch = WaitFor(Begin(Line("a", R"({"prompt":"x","model":"m"})")), "completed");
+  const Json batch =
+      WaitFor(Begin(Line("a", R"({"prompt":"x","model":"test-model"})")), "completed");
   EXPECT_EQ(LinesOf(batch["error_file_id"]).at(0)["response"]["status_code"], 403);
 }
 

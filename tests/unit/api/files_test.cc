@@ -51,7 +51,8 @@ TEST_F(FilesTest, AListHasPages) {
     std::vector<std::string> found;
     const Reply reply = Send("GET", "/v1/files" + query);
     EXPECT_EQ(reply.status, 200) << reply.body;
-    for (const Json& file : Json::parse(reply.body)["data"]) {
+    const Json list = Json::parse(reply.body);
+    for (const Json& file : list["data"]) {
       found.push_back(file["id"]);
     }
     return found;
@@ -147,7 +148,7 @@ TEST_F(FilesTest, AFilenameIsShownAndNeverAPath) {
 }
 
 TEST_F(FilesTest, OtherKeysSeeNothing) {
-  UseKeys({"alice", "bob"});
+  UseKeysNamed({"alice", "bob"});
   StartWithFiles();
   As("alice");
   const std::string path = "/v1/files/" + Upload("mine");

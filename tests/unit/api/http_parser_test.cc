@@ -229,7 +229,7 @@ TEST(HttpParser, TakesExactlyTheFieldsAllowed) {
 }
 
 TEST(HttpParser, AMillionTinyChunksStayWithinTheLimit) {
-  HttpParser parser(1U << 20);
+  HttpParser parser({1U << 20});
   std::size_t used = 0;
   ASSERT_EQ(parser.Feed(kChunked, &used), HttpParser::State::kMore);
   std::string block;

@@ -37,7 +37,7 @@ class StorageTest : public ServerTest {
     port_ = server_->port();
   }
   /// Names of keys; the text of key x is text-of-x.
-  void UseKeys(const std::vector<std::string>& names) {
+  void UseKeysNamed(const std::vector<std::string>& names) {
     std::vector<tenant::ApiKey> keys;
     for (const std::string& name : names) {
       tenant::ApiKey key;
@@ -50,10 +50,11 @@ class StorageTest : public ServerTest {
   void UseKeys(std::vector<tenant::ApiKey> keys) {
     auto table = tenant::KeyTable::Make(std::move(keys));
     ASSERT_TRUE(table.ok());
-    gate_ = std::make_shared<tenant::Gate>(tenant::GateOptions{.model_name = "m"},
-                                           *std::move(table),
-                                           nullptr,
-                                           &base::SteadyClock::Get());
+    gate_ =
+        std::make_shared<tenant::Gate>(tenant::GateOptions{.model_name = "m", .model_version = ""},
+                                       *std::move(table),
+                                       nullptr,
+                                       &base::SteadyClock::Get());
   }
 
   /// As the key that was named last by As().
