@@ -5,7 +5,7 @@ import http.client
 import json
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-TIMEOUT_S = 60
+TIMEOUT_S = 300  # only a server that hangs takes as long, however loaded the machine
 
 
 def strict_json(data):

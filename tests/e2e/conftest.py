@@ -83,7 +83,7 @@ class Server:
 
     def post(self, path, body):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=300) as reply:
             return json.load(reply)
 
     def metric(self, name):
@@ -97,6 +97,13 @@ class Server:
         while (seen := self.metric(name)) != value:
             assert time.monotonic() < deadline, f"{name} is {seen}, not {value}, after {seconds} s"
             time.sleep(0.02)
+
+    def wait_requests(self, count, seconds=20):
+        """Until so many choices run or wait."""
+        deadline = time.monotonic() + seconds
+        while (seen := self.metric("inferd_num_requests_running") + self.metric("inferd_num_requests_waiting")) != count:
+            assert time.monotonic() < deadline, f"{seen} requests, not {count}, after {seconds} s"
+            time.sleep(0.01)
 
     def workers(self):
         """The pids of the worker processes, in order of rank."""

@@ -301,10 +301,13 @@ def test_penalties_survive_preemption(start_toy, toy):
     """Case 23 after preemptions: a cache for two of six requests changes no token."""
     server = start_toy(toy, "--kv-cache-bytes", str(3 << 20), "--max-model-len", "448")
     heads, steps = toy_model.Toy().vocabulary.piece(" heads"), 300
-    with concurrent.futures.ThreadPoolExecutor(len(PENALTIES)) as pool:
-        asked = [pool.submit(both, server, COMPLETIONS, coin_request(heads, penalties, steps)) for penalties in PENALTIES]
-        for penalties, answer in zip(PENALTIES, asked, strict=True):
-            assert answer.result()[0][0].text.split() == expected_of(penalties, steps), penalties
+    for mode in (whole, streamed):
+        with concurrent.futures.ThreadPoolExecutor(len(PENALTIES)) as pool:
+            with server.paused_workers():  # until all are there
+                asked = [pool.submit(mode, server, COMPLETIONS, coin_request(heads, penalties, steps)) for penalties in PENALTIES]
+                server.wait_requests(len(PENALTIES))
+            for penalties, answer in zip(PENALTIES, asked, strict=True):
+                assert answer.result()[0][0].text.split() == expected_of(penalties, steps), penalties
     assert server.metric("inferd_num_preemptions_total") > 0
 
 

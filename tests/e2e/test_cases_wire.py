@@ -233,10 +233,6 @@ def leaving(server, choices=1):
     assert aborted(server) == before + choices
 
 
-def waits_or_runs(server, count):
-    return server.metric("inferd_num_requests_running") + server.metric("inferd_num_requests_waiting") == count
-
-
 @pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "proxied"])
@@ -245,7 +241,7 @@ def test_a_client_that_leaves_in_prefill(server, stream, reset, proxied):
     line = Line(Proxy(server.port).port if proxied else server.port)
     with leaving(server):
         line.send(post_bytes(COMPLETIONS, {"prompt": "x" * 3000 + "[[count]]", "max_tokens": 900, "stream": stream}))
-        eventually(lambda: waits_or_runs(server, 1))
+        server.wait_requests(1)
         line.leave(reset)
 
 
@@ -257,7 +253,7 @@ def test_a_client_that_leaves_a_stream(server, reset, proxied):
     line.send(post_bytes(CHAT, ask_for(CHAT, "count", max_tokens=3900, stream=True, n=2)))
     line.read_until(b'"content":" two"')
     with leaving(server, choices=2):
-        assert waits_or_runs(server, 2)
+        server.wait_requests(2)
         line.leave(reset)
 
 
@@ -269,7 +265,7 @@ def test_a_client_that_leaves_while_it_waits_for_a_whole_answer(server, reset):
     line.send(post_bytes(CHAT, ask_for(CHAT, "count", max_tokens=3900)))
     eventually(lambda: server.metric("inferd_generation_tokens_total") > tokens + 3)
     with leaving(server):
-        assert waits_or_runs(server, 1)
+        server.wait_requests(1)
         line.leave(reset)
 
 
@@ -289,7 +285,7 @@ def test_a_grpc_call_that_is_cancelled(server, stubs, decoding):  # noqa: F811
                     break
         with leaving(server):
             stream = stream or stub.ChatCompletionStream(ask, timeout=60)
-            eventually(lambda: waits_or_runs(server, 1))
+            server.wait_requests(1)
             stream.cancel()
 
 
@@ -304,13 +300,15 @@ def test_media_on_a_text_model_is_refused_unfetched(server):
              {"type": "image_url", "image_url": {"url": "file:///etc/hostname"}}, {"type": "image_url", "image_url": url},
              {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, {"type": "video_url", "video_url": {"url": url}},
              {"type": "file", "file": {"file_id": "f"}}, {"type": "whatever"}, {"type": 5}, {"type": "image"}]
+    fastest = float("inf")
     for part in parts:
         for number, role in enumerate(["system", "user", "tool", "assistant", "developer"]):
             messages = [{"role": "user", "content": "go"}] * number + [{"role": role, "content": [{"type": "text", "text": "a"}, part]}]
             begun = time.monotonic()
             error = refused(server, CHAT, {"messages": messages})
             assert error["param"] == f"messages[{number}].content[1].type", (part, role)
-            assert time.monotonic() - begun < 5, "refused at once, even on a busy machine"
+            fastest = min(fastest, time.monotonic() - begun)
+    assert fastest < 0.1
     other = {"type": "input_image", "image_url": url}
     assert refused(server, "/v1/responses", {"input": [{"role": "user", "content": [other]}]})["param"].startswith("input[0].content[0]")
     image = {"type": "image", "source": {"type": "url", "url": url}}
@@ -376,7 +374,7 @@ def test_scoring_with_a_large_vocabulary_stays_within_its_memory(inferd, tmp_pat
 
 def test_a_drain_finishes_what_runs_and_what_waits(start):
     """Case 57: SIGTERM with 20 streams and 10 queued: readiness goes first, new requests are told to come again, all 30 end."""
-    server = start("--max-num-seqs", "20", "--shutdown-timeout", "60")
+    server = start("--max-num-seqs", "20", "--shutdown-timeout", "120", "--step-deadline-ms", "120000")
     lines = [Line(server.port) for _ in range(30)]
     kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     kept.request("GET", "/readyz")
@@ -384,7 +382,7 @@ def test_a_drain_finishes_what_runs_and_what_waits(start):
     with server.paused_workers():
         for number, line in enumerate(lines):
             line.send(post_bytes(CHAT, ask_for(CHAT, "count", max_tokens=120, stream=True)))
-            eventually(lambda: waits_or_runs(server, number + 1))
+            server.wait_requests(number + 1)
         server.terminate()
         eventually(lambda: server.status("/readyz") == 503)
         assert server.status("/livez") == 200
@@ -402,7 +400,7 @@ def test_a_drain_finishes_what_runs_and_what_waits(start):
         data = decode_chunks(body) if b"transfer-encoding: chunked" in head.lower() else body
         text = "".join(c["delta"].get("content") or "" for chunk in events(data) for c in chunk["choices"])
         assert len(text.split()) == 120
-    assert server.process.wait(60) == 0, server.log()
+    assert server.process.wait(120) == 0, server.log()
 
 
 def decode_chunks(body):
