@@ -356,6 +356,27 @@ TEST_F(BatchesTest, KeysAreApart) {
   EXPECT_EQ(Look(id)["status"], "in_progress");
 }
 
+TEST_F(BatchesTest, AnUsedUpAllowancePutsLinesOff) {
+  tenant::ApiKey key;
+  key.name = "alice";
+  key.digest = tenant::DigestOf("text-of-alice");
+  key.metrics = true;
+  key.limits.requests_per_minute = 3;  // the upload, the batch, a line
+  UseKeys({key});
+  StartWithFiles();
+  As("alice");
+  const std::string id = Begin(Line("a", Prompt(1)) + Line("b", Prompt(1)));
+  const auto retried = [&] {
+    return Send("GET", "/metrics")
+               .body.find("inferd_batch_lines_retried_total{model_name=\"test-model\"} 1") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(Eventually(retried));
+  const Json batch = Look(id);
+  EXPECT_EQ(batch["status"], "in_progress");
+  EXPECT_EQ(batch["request_counts"], Json({{"total", 2}, {"completed", 1}, {"failed", 0}}));
+}
+
 TEST_F(BatchesTest, LinesRunWithinTheLimitsOfTheirKey) {
   tenant::ApiKey key;
   key.name = "alice";

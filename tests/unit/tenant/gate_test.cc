@@ -205,6 +205,52 @@ TEST_F(GateTest, NewKeysReplaceOldOnesAndAllowancesCarryOn) {
   EXPECT_EQ(CodeOf("user"), Code::kUnauthenticated) << "an emptied file opened the server";
 }
 
+TEST_F(GateTest, WorkLeftHereRunsAsItsOwner) {
+  Open({Key("alice", {.requests_per_minute = 1}), Key("bob")});
+  const std::string alice = (**Admit("alice", Scope::kAny)).owner();
+  EXPECT_EQ(alice, "name:alice");
+  const auto admit = [&](const std::string& owner) {
+    refusal_ = {};
+    return gate_->AdmitOwner(owner, {.operation = "batch:/op", .request_id = "r"}, &refusal_);
+  };
+  {
+    auto admitted = admit(alice);
+    ASSERT_TRUE(admitted.ok());
+    EXPECT_EQ((**admitted).key_name(), "alice");
+    ASSERT_TRUE((**admitted).Reserve(1, &refusal_).ok());
+    (**admitted).Settle({.prompt_tokens = 1});
+  }
+  EXPECT_EQ(ledger_->records.at(0).operation, "batch:/op");
+  EXPECT_EQ(ledger_->records.at(0).key, "alice");
+  EXPECT_EQ(admit(alice).error().code(), Code::kResourceExhausted);
+  EXPECT_GT(refusal_.retry_after_ms, 0);
+  EXPECT_EQ(admit("name:nobody").error().code(), Code::kUnauthenticated);
+  EXPECT_EQ(admit("-").error().code(), Code::kUnauthenticated);
+  auto left = KeyTable::Make({Key("bob")});
+  ASSERT_TRUE(left.ok());
+  gate_->SetKeys(*std::move(left));
+  EXPECT_EQ(admit(alice).error().code(), Code::kUnauthenticated);
+}
+
+TEST_F(GateTest, AnOwnerIsANameOrForNumberedKeysTheirText) {
+  const auto owner_of = [&](const std::vector<std::string>& texts, const std::string& text) {
+    auto keys = KeysFromTexts(texts);
+    EXPECT_TRUE(keys.ok());
+    Open(*std::move(keys));
+    auto admitted = gate_->Admit({.key = text, .scope = Scope::kAny}, &refusal_);
+    EXPECT_TRUE(admitted.ok());
+    return admitted.ok() ? (**admitted).owner() : "";
+  };
+  const std::string first = "text-of-the-first";
+  const std::string second = "text-of-the-second";
+  const std::string owner = owner_of({first, second}, second);
+  EXPECT_EQ(owner_of({second}, second), owner) << "though it is key-1 now";
+  EXPECT_NE(owner_of({first, second}, first), owner);
+  EXPECT_EQ(owner.find(second), std::string::npos);
+  Open({});
+  EXPECT_EQ((**Admit("")).owner(), "-");
+}
+
 TEST_F(GateTest, AnAdmissionMayOutliveItsGate) {
   Open({Key("user", {.tokens_per_minute = 600})});
   auto admission = *Admit("user");
