@@ -3,6 +3,7 @@
 
 #include "api/core/generate_params.h"
 #include "api/files/disk.h"
+#include "api/files/multipart.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -145,7 +146,7 @@ Result<BatchRecord> BatchStore::Find(std::string_view owner, std::string_view id
   const std::lock_guard lock(mutex_);
   const auto it = batches_.find(id);
   if (it == batches_.end() || it->second.owner != owner) {
-    return NotFound("No batch found with id '{}'", id.substr(0, 100));
+    return NotFound("No batch found with id '{}'", Printable(id));
   }
   return it->second;
 }

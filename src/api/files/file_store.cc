@@ -3,6 +3,7 @@
 
 #include "api/core/generate_params.h"
 #include "api/files/disk.h"
+#include "api/files/multipart.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -52,7 +53,7 @@ Result<FileRecord> FromRecord(const std::string& text) {
   return file;
 }
 
-Error Missing(std::string_view id) { return NotFound("No such file: {}", id.substr(0, 100)); }
+Error Missing(std::string_view id) { return NotFound("No such file: {}", Printable(id)); }
 
 }  // namespace
 

@@ -24,6 +24,15 @@ std::string Prompt(int max_tokens) {
   return R"({"prompt":"x","max_tokens":)" + std::to_string(max_tokens) + "}";
 }
 
+/// Cut anywhere it would be no UTF-8.
+std::string LongName() {
+  std::string name;
+  for (int i = 0; i < 100; ++i) {
+    name += "\u20ac";
+  }
+  return name;
+}
+
 std::vector<Json> Lines(const std::string& text) {
   std::vector<Json> lines;
   for (std::size_t at = 0; at < text.size();) {
@@ -171,6 +180,7 @@ TEST_F(BatchesTest, CreationIsChecked) {
     int status;
   } const cases[] = {{"input_file_id", "", 400},
                      {"input_file_id", "\"file-none\"", 404},
+                     {"input_file_id", "\"" + LongName() + "\"", 404},
                      {"endpoint", "\"/v1/models\"", 400},
                      {"completion_window", "\"1h\"", 400},
                      {"completion_window", "", 400},
