@@ -2,7 +2,6 @@
 #include "api/anthropic/message_format.h"
 
 #include "api/anthropic/endpoints.h"
-#include "api/core/generate_params.h"
 #include "api/core/json_writer.h"
 
 #include <vector>
@@ -34,20 +33,21 @@ void AppendIndexed(std::string_view event, std::int64_t block, std::string* out)
 /// One content block of a whole answer.
 struct Block {
   Kind kind;
+  std::string id;
   std::string name;
   std::string text;
 };
 
 std::vector<Block> BlocksOf(const ReplyPiece& piece) {
   std::vector<Block> blocks;
-  VisitParts(piece, [&](Kind kind, std::int32_t /*call*/, std::string_view text) {
+  VisitParts(piece, [&](Kind kind, std::string_view id, std::string_view text) {
     if (kind == Kind::kToolCall) {
-      blocks.push_back({kind, std::string(text), ""});
+      blocks.push_back({kind, std::string(id), std::string(text), ""});
       return;
     }
     const Kind block = kind == Kind::kToolArguments ? Kind::kToolCall : kind;
     if (blocks.empty() || blocks.back().kind != block) {
-      blocks.push_back({block, "", ""});
+      blocks.push_back({block, "", "", ""});
     }
     blocks.back().text += text;
   });
@@ -117,7 +117,10 @@ void MessageFormat::CloseBlock(std::string* out) {
 }
 
 /// Makes a block of this kind the open one. Every call has a block of its own.
-void MessageFormat::Switch(Kind kind, std::string_view name, std::string* out) {
+void MessageFormat::Switch(Kind kind,
+                           std::string_view id,
+                           std::string_view name,
+                           std::string* out) {
   const Kind block = kind == Kind::kToolArguments ? Kind::kToolCall : kind;
   if (open_ == block && kind != Kind::kToolCall) {
     return;
@@ -133,7 +136,7 @@ void MessageFormat::Switch(Kind kind, std::string_view name, std::string* out) {
     *out += R"({"type":"thinking","thinking":"","signature":""})";
   } else {
     *out += R"({"type":"tool_use","id":)";
-    AppendQuoted(NewId("toolu_"), out);
+    AppendQuoted(id, out);
     *out += R"(,"name":)";
     AppendQuoted(name, out);
     *out += R"(,"input":{}})";
@@ -142,8 +145,8 @@ void MessageFormat::Switch(Kind kind, std::string_view name, std::string* out) {
 }
 
 void MessageFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
-  VisitParts(piece, [&](Kind kind, std::int32_t /*call*/, std::string_view text) {
-    Switch(kind, text, out);
+  VisitParts(piece, [&](Kind kind, std::string_view id, std::string_view text) {
+    Switch(kind, id, text, out);
     if (kind == Kind::kToolCall) {
       return;
     }
@@ -197,7 +200,7 @@ void MessageFormat::AppendFull(std::span<const ReplyPiece> choices,
       *out += R"(,"signature":"")";
     } else {
       *out += R"({"type":"tool_use","id":)";
-      AppendQuoted(NewId("toolu_"), out);
+      AppendQuoted(block.id, out);
       *out += R"(,"name":)";
       AppendQuoted(block.name, out);
       *out += R"(,"input":)";

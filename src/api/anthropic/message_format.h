@@ -30,7 +30,7 @@ class MessageFormat final : public ReplyFormat {
 
  private:
   using Kind = text::OutputDelta::Kind;
-  void Switch(Kind kind, std::string_view name, std::string* out);
+  void Switch(Kind kind, std::string_view id, std::string_view name, std::string* out);
   void CloseBlock(std::string* out);
   void AppendStop(std::int64_t completion_tokens, std::string* out) const;
 

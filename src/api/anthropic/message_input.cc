@@ -120,7 +120,7 @@ class Conversation {
             AddText("assistant", text);
           } else if (type == "thinking") {
             INFERD_ASSIGN(std::string thinking, block.NeededString("thinking"));
-            message["reasoning_content"] = std::move(thinking);
+            SetReasoning(std::move(thinking), &message);
           } else if (type == "tool_use") {
             INFERD_TRY(AddCall(block, at, &message));
           } else if (type != "redacted_thinking") {  // which no one but its maker can read
@@ -203,51 +203,6 @@ Result<Json> ReadAnthropicMessages(const Fields& fields) {
     return FieldError(fault, "messages", "messages holds no text");
   }
   return messages;
-}
-
-Result<Json> ReadAnthropicTools(const Fields& fields) {
-  Fault* const fault = fields.fault();
-  const Json* const given = fields.Find("tools");
-  if (given == nullptr || (given->is_array() && given->empty())) {
-    return Json();
-  }
-  if (!given->is_array()) {
-    return FieldError(fault, "tools", "tools must be a list, not {}", given->type_name());
-  }
-  Json tools = Json::array();
-  for (std::size_t i = 0; i < given->size(); ++i) {
-    const std::string path = fmt::format("tools[{}]", i);
-    const Json& item = (*given)[i];
-    if (!item.is_object()) {
-      return FieldError(fault, path, "{} must be an object, not {}", path, item.type_name());
-    }
-    const Fields tool(item, fault, path + ".");
-    INFERD_ASSIGN(const auto type, tool.String("type"));
-    if (type && *type != "custom") {
-      return FieldError(fault,
-                        path + ".type",
-                        "{}.type is `{}`; this server has no tools of its own, only those that the "
-                        "client runs (type custom)",
-                        path,
-                        type->substr(0, 50));
-    }
-    INFERD_ASSIGN(std::string name, tool.NeededString("name"));
-    INFERD_ASSIGN(auto description, tool.String("description"));
-    const Json* const schema = tool.Find("input_schema");
-    if (schema == nullptr || !schema->is_object()) {
-      return FieldError(fault, path + ".input_schema", "{}.input_schema must be an object", path);
-    }
-    Json function = {{"name", std::move(name)}};
-    if (description) {
-      function["description"] = *std::move(description);
-    }
-    function["parameters"] = *schema;
-    if (const Json* const strict = tool.Find("strict")) {
-      function["strict"] = *strict;
-    }
-    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  }
-  return tools;
 }
 
 }  // namespace inferd::api

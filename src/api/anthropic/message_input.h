@@ -2,6 +2,7 @@
 // The `system` and `messages` of Anthropic's API in the form that chat templates expect.
 #pragma once
 
+#include "api/chat/chat_tools.h"
 #include "api/core/fields.h"
 #include "inferd/result.h"
 
@@ -14,8 +15,7 @@ namespace inferd::api {
 /// in a row become one, as Anthropic does it. Other blocks (images, documents) are refused by path.
 Result<nlohmann::ordered_json> ReadAnthropicMessages(const Fields& fields);
 
-/// The list of tools in OpenAI's form; null: none. Tools that run on Anthropic's servers are
-/// refused by path.
-Result<nlohmann::ordered_json> ReadAnthropicTools(const Fields& fields);
+/// `tools` and `tool_choice`. Tools that run on Anthropic's servers are refused by path.
+Result<ChatTools> ReadAnthropicTools(const Fields& fields);
 
 }  // namespace inferd::api

@@ -4,6 +4,7 @@
 #include "api/anthropic/message_format.h"
 #include "api/anthropic/message_input.h"
 #include "api/chat/chat_request.h"
+#include "api/core/constraint.h"
 #include "api/core/json_parse.h"
 #include "api/core/json_writer.h"
 
@@ -19,8 +20,7 @@ constexpr IntLimit kBudgetTokens{"budget_tokens", 1024, limits::kInt32Max};
 constexpr IntLimit kMessageTopK{"top_k", 0, limits::kInt32Max};
 
 /// Would change the answer, and is not supported.
-constexpr std::string_view kRefused[] = {
-    "container", "mcp_servers", "output_config", "output_format"};
+constexpr std::string_view kRefused[] = {"container", "mcp_servers"};
 
 Result<> RefuseUnsupported(const Fields& fields) {
   for (const std::string_view name : kRefused) {
@@ -53,15 +53,43 @@ Result<> ReadThinking(const Fields& fields, ChatRequest* chat) {
   return {};
 }
 
+/// `output_config`, and `output_format`, which is an older name of its `format`.
+Result<> ReadOutputConfig(const ServerContext& context, const Fields& fields, ChatRequest* chat) {
+  Fault* const fault = fields.fault();
+  const Json* const older = fields.Find("output_format");
+  if (older != nullptr) {
+    INFERD_ASSIGN(chat->params.grammar, ReadFormat(context, *older, "output_format", fault));
+  }
+  const Json* const given = fields.Find("output_config");
+  if (given == nullptr) {
+    return {};
+  }
+  if (!given->is_object()) {
+    return FieldError(
+        fault, "output_config", "output_config must be an object, not {}", given->type_name());
+  }
+  const Fields config(*given, fault, "output_config.");
+  INFERD_ASSIGN(chat->reasoning_effort, config.String("effort"));
+  const Json* const format = config.Find("format");
+  if (format == nullptr) {
+    return {};
+  }
+  if (older != nullptr) {
+    return FieldError(
+        fault, "output_format", "output_format and output_config.format both say the format");
+  }
+  INFERD_ASSIGN(chat->params.grammar, ReadFormat(context, *format, "output_config.format", fault));
+  return {};
+}
+
 /// The part of the request that makes the prompt.
-Result<> ReadPrompt(const Fields& fields, ChatRequest* chat) {
+Result<> ReadPrompt(const ServerContext& context, const Fields& fields, ChatRequest* chat) {
   INFERD_TRY(RefuseUnsupported(fields));
   INFERD_ASSIGN(chat->messages, ReadAnthropicMessages(fields));
-  INFERD_ASSIGN(const Json tools, ReadAnthropicTools(fields));
-  if (!tools.is_null()) {
-    return NotSupportedYet(fields.fault(), "tools");
-  }
+  INFERD_ASSIGN(chat->tools, ReadAnthropicTools(fields));
+  INFERD_TRY(CheckTools(context.model, chat->tools, fields.fault()));
   INFERD_TRY(ReadThinking(fields, chat));
+  INFERD_TRY(ReadOutputConfig(context, fields, chat));
   // A last message of the assistant is the beginning of the reply.
   const Json& last = chat->messages.back();
   const bool continues = last["role"] == "assistant" && !last.contains("tool_calls") &&
@@ -97,7 +125,7 @@ Result<Outcome> Messages(const ServerContext& context, const HttpRequest& reques
   INFERD_TRY(CheckModel(context, fields));
   ChatRequest chat;
   INFERD_TRY(ReadParams(context, fields, &chat.params));
-  INFERD_TRY(ReadPrompt(fields, &chat));
+  INFERD_TRY(ReadPrompt(context, fields, &chat));
   auto format = std::make_unique<MessageFormat>(
       NewId("msg_"), context.model.name(), chat.params.max_tokens_bound);
   INFERD_ASSIGN(auto generation, StartChat(context, chat, std::move(format), fault));
@@ -111,7 +139,7 @@ Result<Outcome> CountMessageTokens(const ServerContext& context,
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
   ChatRequest chat;
-  INFERD_TRY(ReadPrompt(fields, &chat));
+  INFERD_TRY(ReadPrompt(context, fields, &chat));
   INFERD_ASSIGN(const auto ids, ChatPrompt(context, chat, fault));
   HttpResponse response;
   response.body = R"({"input_tokens":)";

@@ -25,10 +25,12 @@ Result<std::string> SchemaOf(const ChatTools& tools, std::size_t i, Fault* fault
   }
   Json schema = *parameters;
   schema["type"] = "object";  // arguments are one, whether or not the schema says so
-  const std::string pointer = fmt::format("/tools/{}/function/parameters", i);
+  const std::string_view wrapper = tools.form.wrapper;
+  const std::string pointer =
+      fmt::format("/tools/{}/{}{}{}", i, wrapper, wrapper.empty() ? "" : "/", tools.form.schema);
   auto prepared = text::PrepareJsonSchema(schema.dump(), pointer);
   if (!prepared.ok()) {
-    *fault = {fmt::format("tools[{}].function.parameters", i), "invalid_value"};
+    *fault = {ToolPath(tools, i, tools.form.schema), "invalid_value"};
   }
   return prepared;
 }
@@ -72,7 +74,8 @@ Result<> CheckStrict(const text::CallDialect& dialect,
   if (text::EnforcesSchemas(dialect) && (forced || has_marker)) {
     return {};
   }
-  const std::string param = fmt::format("tools[{}].function.strict", strict - tools.strict.begin());
+  const std::string param =
+      ToolPath(tools, static_cast<std::size_t>(strict - tools.strict.begin()), "strict");
   *fault = {param, "unsupported_parameter"};
   return Unimplemented("{} is not supported {} this model's way of writing calls ({})",
                        param,

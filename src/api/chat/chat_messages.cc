@@ -107,20 +107,22 @@ Result<> NormalizeToolCalls(const std::string& path, Fault* fault, Json* message
   return {};
 }
 
-/// Templates read the one of the two names that they know.
 Result<> NormalizeReasoning(const std::string& path, Fault* fault, Json* message) {
   const Fields fields(*message, fault, path + ".");
   INFERD_ASSIGN(auto reasoning, fields.String("reasoning"));
   INFERD_ASSIGN(auto content, fields.String("reasoning_content"));
-  if (reasoning && !content) {
-    (*message)["reasoning_content"] = *reasoning;
-  } else if (content && !reasoning) {
-    (*message)["reasoning"] = *content;
+  if (reasoning.has_value() != content.has_value()) {
+    SetReasoning(reasoning ? *std::move(reasoning) : *std::move(content), message);
   }
   return {};
 }
 
 }  // namespace
+
+void SetReasoning(std::string reasoning, Json* message) {
+  (*message)["reasoning"] = reasoning;
+  (*message)["reasoning_content"] = std::move(reasoning);
+}
 
 Result<const Json*> MessageList(const Fields& fields) {
   Fault* const fault = fields.fault();

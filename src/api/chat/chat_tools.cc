@@ -20,6 +20,11 @@ bool IsName(std::string_view name) {
          });
 }
 
+bool Find(const ChatTools& tools, std::string_view name) {
+  return std::ranges::any_of(tools.shapes,
+                             [&](const text::ToolShape& tool) { return tool.name == name; });
+}
+
 /// The object under `name`; InvalidArgument when it is missing or something else.
 Result<const Json*> Object(const Fields& fields, std::string_view name) {
   const Json* const value = fields.Find(name);
@@ -33,24 +38,27 @@ Result<const Json*> Object(const Fields& fields, std::string_view name) {
   return value;
 }
 
-Result<> CheckType(const Fields& fields) {
+Result<> CheckType(const Fields& fields, const ToolForm& form) {
   INFERD_ASSIGN(const auto type, fields.String("type"));
-  if (type.value_or("") != "function") {
-    return FieldError(fields.fault(),
-                      fields.Path("type"),
-                      "{} is `{}`; this server takes tools of type function only",
-                      fields.Path("type"),
-                      type.value_or("").substr(0, 50));
-  }
-  return {};
-}
-
-Result<> CheckParameters(const Fields& function, const Json** parameters) {
-  const Json* const given = function.Find("parameters");
-  if (given == nullptr) {
+  if (type ? *type == form.type : !form.type_needed) {
     return {};
   }
-  const std::string path = function.Path("parameters");
+  return FieldError(fields.fault(),
+                    fields.Path("type"),
+                    "{} is `{}`; this server has no tools of its own, only those that the client "
+                    "runs (type {})",
+                    fields.Path("type"),
+                    type.value_or("").substr(0, 50),
+                    form.type);
+}
+
+Result<> CheckParameters(const Fields& function, const ToolForm& form, const Json** parameters) {
+  const Json* const given = function.Find(form.schema);
+  const std::string path = function.Path(form.schema);
+  if (given == nullptr) {
+    return form.schema_needed ? FieldError(function.fault(), path, "{} must be an object", path)
+                              : Result<>();
+  }
   if (!given->is_object()) {
     return FieldError(function.fault(),
                       path,
@@ -74,60 +82,77 @@ Result<> CheckParameters(const Fields& function, const Json** parameters) {
   return {};
 }
 
+Result<> CheckName(const Fields& function, const std::string& name, const ChatTools& tools) {
+  const std::string path = function.Path("name");
+  if (!IsName(name)) {
+    return FieldError(function.fault(),
+                      path,
+                      "{} must have 1 to {} letters, digits, underscores, dots or dashes",
+                      path,
+                      limits::kToolNameBytes);
+  }
+  if (Find(tools, name)) {
+    return FieldError(
+        function.fault(), path, "{}: there is another tool with the name `{}`", path, name);
+  }
+  return {};
+}
+
 Result<> ReadTool(const Json& tool, const std::string& path, Fault* fault, ChatTools* tools) {
+  const ToolForm& form = tools->form;
   if (!tool.is_object()) {
     return FieldError(fault, path, "{} must be an object, not {}", path, tool.type_name());
   }
   const Fields fields(tool, fault, path + ".");
-  INFERD_TRY(CheckType(fields));
-  INFERD_ASSIGN(const Json* const inner, Object(fields, "function"));
-  const Fields function(*inner, fault, path + ".function.");
+  INFERD_TRY(CheckType(fields, form));
+  const Json* inner = &tool;
+  std::string prefix = path + ".";
+  if (!form.wrapper.empty()) {
+    INFERD_ASSIGN(inner, Object(fields, form.wrapper));
+    prefix = fields.Path(form.wrapper) + ".";
+  }
+  const Fields function(*inner, fault, prefix);
   INFERD_ASSIGN(const auto name, function.String("name"));
-  if (!IsName(name.value_or(""))) {
-    return FieldError(fault,
-                      function.Path("name"),
-                      "{} must have 1 to {} letters, digits, underscores, dots or dashes",
-                      function.Path("name"),
-                      limits::kToolNameBytes);
-  }
-  if (std::ranges::any_of(tools->shapes, [&](const auto& known) { return known.name == *name; })) {
-    return FieldError(fault,
-                      function.Path("name"),
-                      "{}: there is another tool with the name `{}`",
-                      function.Path("name"),
-                      *name);
-  }
-  INFERD_TRY(function.String("description"));
+  INFERD_TRY(CheckName(function, name.value_or(""), *tools));
+  INFERD_ASSIGN(const auto description, function.String("description"));
   INFERD_ASSIGN(const bool strict, function.BoolOr("strict", false));
   const Json none;
   const Json* parameters = &none;
-  INFERD_TRY(CheckParameters(function, &parameters));
+  INFERD_TRY(CheckParameters(function, form, &parameters));
   if (const std::size_t bytes = tool.dump().size(); bytes > limits::kToolBytes) {
     return FieldError(
         fault, path, "{} has {} bytes; at most {} are allowed", path, bytes, limits::kToolBytes);
   }
   tools->shapes.push_back(text::MakeToolShape(*name, *parameters));
   tools->strict.push_back(strict);
+  if (form.wrapper == kChatTool.wrapper) {
+    tools->list.push_back(tool);
+    return {};
+  }
+  Json rewritten = {{"name", *name}};
+  if (description) {
+    rewritten["description"] = *description;
+  }
+  if (!parameters->is_null()) {
+    rewritten["parameters"] = *parameters;
+  }
+  tools->list.push_back({{"type", "function"}, {"function", std::move(rewritten)}});
   return {};
 }
 
 Result<> ReadNamedChoice(const Json& choice, Fault* fault, ChatTools* tools) {
   const Fields fields(choice, fault, "tool_choice.");
-  INFERD_TRY(CheckType(fields));
-  INFERD_ASSIGN(const Json* const inner, Object(fields, "function"));
-  const Fields function(*inner, fault, "tool_choice.function.");
-  INFERD_ASSIGN(const auto name, function.String("name"));
-  const bool known = std::ranges::any_of(
-      tools->shapes, [&](const text::ToolShape& tool) { return tool.name == name.value_or(""); });
-  if (!known) {
-    return FieldError(fault,
-                      "tool_choice.function.name",
-                      "tool_choice.function.name `{}` is none of the tools",
-                      name.value_or("").substr(0, 100));
+  INFERD_TRY(CheckType(fields, kChatTool));
+  const Json* inner = &choice;
+  std::string prefix = "tool_choice.";
+  if (!tools->form.wrapper.empty()) {
+    INFERD_ASSIGN(inner, Object(fields, tools->form.wrapper));
+    prefix = fields.Path(tools->form.wrapper) + ".";
   }
-  tools->choice = ToolChoice::kNamed;
-  tools->named = *name;
-  return {};
+  const Fields function(*inner, fault, prefix);
+  INFERD_ASSIGN(const auto name, function.String("name"));
+  const std::string named = name.value_or("");
+  return ForceCall(&named, function.Path("name"), fault, tools);
 }
 
 Result<> ReadChoice(const Json& choice, Fault* fault, ChatTools* tools) {
@@ -139,19 +164,38 @@ Result<> ReadChoice(const Json& choice, Fault* fault, ChatTools* tools) {
     return FieldError(
         fault, "tool_choice", "tool_choice must be auto, none, required or name a function");
   }
-  if (tools->shapes.empty()) {
-    return FieldError(fault, "tool_choice", "tool_choice asks for a call, but there are no tools");
-  }
-  if (choice.is_object()) {
-    return ReadNamedChoice(choice, fault, tools);
-  }
-  tools->choice = ToolChoice::kRequired;
-  return {};
+  return choice.is_object() && !tools->shapes.empty()
+             ? ReadNamedChoice(choice, fault, tools)
+             : ForceCall(nullptr, "tool_choice", fault, tools);
 }
 
 }  // namespace
 
-Result<ChatTools> ReadTools(const Json& list, const std::string& path, Fault* fault) {
+std::string ToolPath(const ChatTools& tools, std::size_t i, std::string_view member) {
+  return fmt::format(
+      "tools[{}].{}{}{}", i, tools.form.wrapper, tools.form.wrapper.empty() ? "" : ".", member);
+}
+
+Result<> ForceCall(const std::string* named,
+                   const std::string& path,
+                   Fault* fault,
+                   ChatTools* tools) {
+  if (tools->shapes.empty()) {
+    return FieldError(fault, "tool_choice", "tool_choice asks for a call, but there are no tools");
+  }
+  tools->choice = named == nullptr ? ToolChoice::kRequired : ToolChoice::kNamed;
+  if (named == nullptr) {
+    return {};
+  }
+  if (!Find(*tools, *named)) {
+    return FieldError(fault, path, "{} `{}` is none of the tools", path, named->substr(0, 100));
+  }
+  tools->named = *named;
+  return {};
+}
+
+Result<ChatTools> ReadTools(const Json& list, const ToolForm& form, Fault* fault) {
+  const std::string path = "tools";
   if (!list.is_array()) {
     return FieldError(fault, path, "{} must be a list, not {}", path, list.type_name());
   }
@@ -164,19 +208,18 @@ Result<ChatTools> ReadTools(const Json& list, const std::string& path, Fault* fa
                       limits::kTools);
   }
   ChatTools tools;
+  tools.form = form;
   for (std::size_t i = 0; i < list.size(); ++i) {
     INFERD_TRY(ReadTool(list[i], fmt::format("{}[{}]", path, i), fault, &tools));
-  }
-  if (!list.empty()) {
-    tools.list = list;
   }
   return tools;
 }
 
-Result<ChatTools> ParseTools(const Fields& fields) {
+Result<ChatTools> ParseTools(const Fields& fields, const ToolForm& form) {
   ChatTools tools;
+  tools.form = form;
   if (const Json* const list = fields.Find("tools")) {
-    INFERD_ASSIGN(tools, ReadTools(*list, "tools", fields.fault()));
+    INFERD_ASSIGN(tools, ReadTools(*list, form, fields.fault()));
   }
   if (const Json* const choice = fields.Find("tool_choice")) {
     INFERD_TRY(ReadChoice(*choice, fields.fault(), &tools));

@@ -255,6 +255,36 @@ Result<std::shared_ptr<const text::Grammar>> ParseGrammar(const ServerContext& c
   return CompileGrammar(context, wanted[0].kind, wanted[0].source, wanted[0].param, fault);
 }
 
+Result<std::shared_ptr<const text::Grammar>> ReadFormat(const ServerContext& context,
+                                                        const Json& format,
+                                                        const std::string& path,
+                                                        Fault* fault) {
+  if (!format.is_object()) {
+    return FieldError(fault, path, "{} must be an object, not {}", path, format.type_name());
+  }
+  const Fields fields(format, fault, path + ".");
+  INFERD_ASSIGN(const std::string type, fields.NeededString("type"));
+  INFERD_TRY(fields.String("name"));
+  INFERD_TRY(fields.Bool("strict"));  // Enforced either way.
+  if (type == "text") {
+    return std::shared_ptr<const text::Grammar>();
+  }
+  if (type == "json_object") {
+    return CompileGrammar(context, GrammarKind::kJsonObject, "", path, fault);
+  }
+  const std::string param = fields.Path(type == "json_schema" ? "schema" : "type");
+  if (type != "json_schema") {
+    return FieldError(fault, param, "{} must be text, json_object or json_schema", param);
+  }
+  const Json* const schema = fields.Find("schema");
+  if (schema == nullptr) {
+    return FieldError(fault, param, "{} is missing", param);
+  }
+  INFERD_ASSIGN(const std::string source,
+                SourceOf(*schema, GrammarKind::kJsonSchema, param, fault));
+  return CompileGrammar(context, GrammarKind::kJsonSchema, source, param, fault);
+}
+
 std::shared_ptr<const leader::TokenConstraint> MakeConstraint(
     std::shared_ptr<const text::Grammar> grammar,
     std::shared_ptr<const text::Tokenizer> tokenizer,

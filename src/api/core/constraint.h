@@ -9,6 +9,8 @@
 #include "leader/inference_service.h"
 #include "text/grammar.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,6 +29,13 @@ Result<std::shared_ptr<const text::Grammar>> CompileGrammar(const ServerContext&
                                                             std::string_view source,
                                                             const std::string& param,
                                                             Fault* fault);
+
+/// The grammar of a format as Responses and Anthropic's API write it: {"type": "json_schema",
+/// "schema": ..}, json_object, or text (null). `path` names it.
+Result<std::shared_ptr<const text::Grammar>> ReadFormat(const ServerContext& context,
+                                                        const nlohmann::ordered_json& format,
+                                                        const std::string& path,
+                                                        Fault* fault);
 
 /// Where in an output the grammar begins to hold. Before, every token is free.
 struct ConstraintStart {

@@ -53,15 +53,16 @@ struct ReplyPiece {
   bool has_tool_calls = false;              // the choice made at least one, now or before
 };
 
-/// Calls visit(kind, call, text) for each part of the piece, whether or not it was parsed.
+/// Calls visit(kind, id, text) for each part of the piece, whether or not it was parsed; `id` is
+/// that of a call which begins.
 template <class F>
 void VisitParts(const ReplyPiece& piece, F&& visit) {
   if (!piece.text.empty()) {
-    visit(text::OutputDelta::Kind::kContent, -1, piece.text);
+    visit(text::OutputDelta::Kind::kContent, std::string_view(), piece.text);
   }
   for (const text::OutputDelta& delta : piece.deltas) {
     if (!delta.text.empty() || delta.kind == text::OutputDelta::Kind::kToolCall) {
-      visit(delta.kind, delta.call, std::string_view(delta.text));
+      visit(delta.kind, std::string_view(delta.id), std::string_view(delta.text));
     }
   }
 }

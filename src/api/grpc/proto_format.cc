@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/grpc/proto_format.h"
 
-#include "api/core/generate_params.h"
 #include "api/openai/embedding_format.h"
 
 #include <variant>
@@ -81,7 +80,7 @@ void ChatProtoFormat::SetReply(const ReplyPiece& piece, bool streamed, v1::ChatR
         break;
       case text::OutputDelta::Kind::kToolCall: {
         v1::ToolCall* const call = reply->add_tool_calls();
-        call->set_id(NewId("call_"));
+        call->set_id(delta.id);
         call->set_type("function");
         call->set_index(delta.call);
         call->mutable_function()->set_name(delta.text);

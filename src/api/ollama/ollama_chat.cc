@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /api/chat.
+#include "api/chat/chat_messages.h"
 #include "api/chat/chat_request.h"
 #include "api/core/json_parse.h"
 #include "api/core/json_writer.h"
@@ -7,12 +8,33 @@
 #include "api/ollama/ollama_format.h"
 #include "api/ollama/ollama_params.h"
 
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Result<Json> ReadCall(const Json& given, const std::string& path, Fault* fault) {
+  const Json* const function =
+      given.is_object() && given.contains("function") ? &given["function"] : nullptr;
+  if (function == nullptr || !function->is_object() || !function->contains("name") ||
+      !(*function)["name"].is_string() || !function->contains("arguments") ||
+      !(*function)["arguments"].is_object()) {
+    return FieldError(
+        fault, path, "{} must have function.name and function.arguments, an object", path);
+  }
+  INFERD_ASSIGN(auto id, Fields(given, fault, path + ".").String("id"));
+  return Json{
+      {"id", id.value_or("")},
+      {"type", "function"},
+      {"function", {{"name", (*function)["name"]}, {"arguments", (*function)["arguments"]}}}};
+}
 
 Result<Json> ReadCalls(const Json& given, const std::string& path, Fault* fault) {
   if (!given.is_array()) {
@@ -20,23 +42,42 @@ Result<Json> ReadCalls(const Json& given, const std::string& path, Fault* fault)
   }
   Json calls = Json::array();
   for (std::size_t i = 0; i < given.size(); ++i) {
-    const Json* const function =
-        given[i].is_object() && given[i].contains("function") ? &given[i]["function"] : nullptr;
-    if (function == nullptr || !function->is_object() || !function->contains("name") ||
-        !(*function)["name"].is_string() || !function->contains("arguments") ||
-        !(*function)["arguments"].is_object()) {
-      return FieldError(fault,
-                        fmt::format("{}[{}]", path, i),
-                        "{}[{}] must have function.name and function.arguments, an object",
-                        path,
-                        i);
-    }
-    calls.push_back(
-        {{"id", NewId("call_")},
-         {"type", "function"},
-         {"function", {{"name", (*function)["name"]}, {"arguments", (*function)["arguments"]}}}});
+    INFERD_ASSIGN(Json call, ReadCall(given[i], fmt::format("{}[{}]", path, i), fault));
+    calls.push_back(std::move(call));
   }
   return calls;
+}
+
+/// Ollama's clients may leave ids out, which templates need: each result then belongs to the first
+/// call of its name that has none yet. The ids made here are alike for like conversations, so that
+/// prompts are, and have nine letters and digits, as some templates want them.
+void PairCallsWithResults(Json* messages) {
+  std::vector<Json> open;
+  int made = 0;
+  for (Json& message : *messages) {
+    if (message.contains("tool_calls")) {
+      open.clear();
+      for (Json& call : message["tool_calls"]) {
+        if (call["id"] == "") {
+          call["id"] = fmt::format("call{:05}", made++);
+        }
+        open.push_back(call);
+      }
+    }
+    if (message["role"] != "tool") {
+      continue;
+    }
+    const auto found = std::ranges::find_if(open, [&](const Json& call) {
+      return message.contains("tool_call_id") ? call["id"] == message["tool_call_id"]
+             : message.contains("name")       ? call["function"]["name"] == message["name"]
+                                              : true;
+    });
+    if (found != open.end()) {
+      message["tool_call_id"] = (*found)["id"];
+      message["name"] = (*found)["function"]["name"];
+      open.erase(found);
+    }
+  }
 }
 
 Result<Json> ReadMessage(const Fields& message) {
@@ -64,11 +105,15 @@ Result<Json> ReadMessage(const Fields& message) {
   }
   INFERD_ASSIGN(auto thinking, message.String("thinking"));
   if (thinking && !thinking->empty()) {
-    read["reasoning_content"] = *std::move(thinking);
+    SetReasoning(*std::move(thinking), &read);
   }
   INFERD_ASSIGN(auto tool_name, message.String("tool_name"));
   if (tool_name) {
     read["name"] = *std::move(tool_name);
+  }
+  INFERD_ASSIGN(auto call_id, message.String("tool_call_id"));
+  if (call_id && !call_id->empty()) {
+    read["tool_call_id"] = *std::move(call_id);
   }
   return read;
 }
@@ -92,6 +137,7 @@ Result<Json> ReadMessages(const Fields& fields) {
     INFERD_ASSIGN(Json message, ReadMessage(Fields((*given)[i], fault, path + ".")));
     messages.push_back(std::move(message));
   }
+  PairCallsWithResults(&messages);
   return messages;
 }
 
@@ -103,9 +149,8 @@ Result<Outcome> OllamaChat(const ServerContext& context, const HttpRequest& requ
   INFERD_TRY(CheckOllamaModel(context, fields));
   ChatRequest chat;
   INFERD_TRY(ReadOllamaParams(context, fields, &chat));
-  const Json* const tools = fields.Find("tools");
-  if (tools != nullptr && !tools->empty()) {
-    return NotSupportedYet(fault, "tools");
+  if (const Json* const tools = fields.Find("tools")) {
+    INFERD_ASSIGN(chat.tools, ReadTools(*tools, kOllamaTool, fault));
   }
   INFERD_ASSIGN(chat.messages, ReadMessages(fields));
   if (chat.messages.empty()) {  // asks only that the model be loaded, which it is

@@ -86,7 +86,11 @@ void OllamaFormat::CloseCall() {
   if (!calls_.empty()) {
     calls_ += ',';
   }
-  calls_ += R"({"function":{"name":)";
+  calls_ += R"({"id":)";
+  AppendQuoted(call_->id, &calls_);
+  calls_ += R"(,"function":{"index":)";
+  AppendInt(num_calls_++, &calls_);
+  calls_ += R"(,"name":)";
   AppendQuoted(call_->name, &calls_);
   calls_ += R"(,"arguments":)";
   AppendArguments(call_->arguments, &calls_);
@@ -104,7 +108,7 @@ void OllamaFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
       calls_.clear();
     }
   };
-  VisitParts(piece, [&](Kind kind, std::int32_t /*call*/, std::string_view text) {
+  VisitParts(piece, [&](Kind kind, std::string_view id, std::string_view text) {
     if (kind == Kind::kToolArguments) {
       if (call_) {
         call_->arguments += text;
@@ -113,7 +117,7 @@ void OllamaFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
     }
     send_calls();
     if (kind == Kind::kToolCall) {
-      call_ = {std::string(text), ""};
+      call_ = {std::string(id), std::string(text), ""};
     } else if (kind == Kind::kReasoning) {
       AppendLine({.content = {}, .thinking = text, .calls = {}}, out);
     } else {
@@ -147,10 +151,10 @@ void OllamaFormat::AppendFull(std::span<const ReplyPiece> choices,
   finish_ = piece.finish;
   std::string content;
   std::string thinking;
-  VisitParts(piece, [&](Kind kind, std::int32_t /*call*/, std::string_view text) {
+  VisitParts(piece, [&](Kind kind, std::string_view id, std::string_view text) {
     if (kind == Kind::kToolCall) {
       CloseCall();
-      call_ = {std::string(text), ""};
+      call_ = {std::string(id), std::string(text), ""};
     } else if (kind == Kind::kToolArguments) {
       if (call_) {
         call_->arguments += text;

@@ -46,11 +46,13 @@ class OllamaFormat final : public ReplyFormat {
   std::string model_;  // {"model":..,"created_at":
   leader::FinishReason finish_ = leader::FinishReason::kNone;
   struct Call {
+    std::string id;
     std::string name;
     std::string arguments;
   };
   std::optional<Call> call_;  // being written: calls are sent whole
   std::string calls_;         // written, not sent
+  std::int64_t num_calls_ = 0;
 };
 
 }  // namespace inferd::api

@@ -48,6 +48,17 @@ Json Details(const spec::ModelSpec& model) {
           {"quantization_level", std::string(DTypeName(model.weight_dtype))}};
 }
 
+Json Capabilities(const ServedModel& model) {
+  Json capabilities = Json::array({"completion"});
+  if (model.dialect.calls != nullptr) {
+    capabilities.push_back("tools");
+  }
+  if (model.dialect.reasoning != nullptr) {
+    capabilities.push_back("thinking");
+  }
+  return capabilities;
+}
+
 }  // namespace
 
 Result<Outcome> OllamaTags(const ServerContext& context,
@@ -87,7 +98,7 @@ Result<Outcome> OllamaShow(const ServerContext& context, const HttpRequest& requ
                        {"template", ""},
                        {"details", Details(model)},
                        {"model_info", info},
-                       {"capabilities", Json::array({"completion"})},
+                       {"capabilities", Capabilities(context.model)},
                        {"modified_at", OllamaTime(context.model.created_s * 1'000'000)}}
                       .dump();
   return Outcome(std::move(response));

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/ollama/ollama_params.h"
 
+#include "api/core/constraint.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 namespace inferd::api {
@@ -80,6 +83,24 @@ Result<> ReadThink(const Fields& fields, ChatRequest* chat) {
   return {};
 }
 
+/// `format`: "json", or a schema.
+Result<std::shared_ptr<const text::Grammar>> ReadAnswerFormat(const ServerContext& context,
+                                                              const Fields& fields) {
+  const Json* const format = fields.Find("format");
+  if (format == nullptr || *format == "") {
+    return std::shared_ptr<const text::Grammar>();
+  }
+  const bool any = *format == "json";
+  if (!any && !format->is_object()) {
+    return FieldError(fields.fault(), "format", "format must be \"json\" or a JSON schema");
+  }
+  return CompileGrammar(context,
+                        any ? text::GrammarKind::kJsonObject : text::GrammarKind::kJsonSchema,
+                        any ? "" : format->dump(-1, ' ', false, Json::error_handler_t::replace),
+                        "format",
+                        fields.fault());
+}
+
 }  // namespace
 
 Result<> CheckOllamaModel(const ServerContext& context, const Fields& fields) {
@@ -98,18 +119,18 @@ Result<> CheckOllamaModel(const ServerContext& context, const Fields& fields) {
     return NotFound(
         "model '{}' not found; this server has '{}'", name->substr(0, 100), context.model.name());
   }
-  return {};
+  return MayUseModel(context, context.model.Answers(*name) ? *name : plain, fields.fault());
 }
 
 Result<> ReadOllamaParams(const ServerContext& context, const Fields& fields, ChatRequest* chat) {
-  for (const std::string_view name :
-       {"format", "template", "context", "suffix", "images", "logprobs"}) {
+  for (const std::string_view name : {"template", "context", "suffix", "images", "logprobs"}) {
     const Json* const value = fields.Find(name);
     if (value != nullptr && !AsksForNothing(*value)) {
       return NotSupported(fields.fault(), std::string(name));
     }
   }
   chat->params = DefaultParams(context.model);
+  INFERD_ASSIGN(chat->params.grammar, ReadAnswerFormat(context, fields));
   INFERD_ASSIGN(chat->params.stream, fields.BoolOr("stream", true));
   if (const Json* const options = fields.Find("options")) {
     if (!options->is_object()) {

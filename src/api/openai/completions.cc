@@ -20,10 +20,25 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::int64_t kDefaultMaxTokens = 16;  // OpenAI's
 
+/// Tools are for chats: a prompt has no template that would show them.
+Result<> RefuseTools(const Fields& fields) {
+  const Json* const tools = fields.Find("tools");
+  const Json* const choice = fields.Find("tool_choice");
+  const bool has_tools = tools != nullptr && !(tools->is_array() && tools->empty());
+  if (!has_tools && (choice == nullptr || *choice == "none")) {
+    return {};
+  }
+  const char* const param = has_tools ? "tools" : "tool_choice";
+  fields.fault()->code = "unsupported_parameter";
+  return FieldError(
+      fields.fault(), param, "{} is for chats; use /v1/chat/completions or /v1/responses", param);
+}
+
 }  // namespace
 
 Result<GenerationSpec> ParseCompletion(const ServerContext& context, const Fields& fields) {
   Fault* const fault = fields.fault();
+  INFERD_TRY(RefuseTools(fields));
   INFERD_ASSIGN(GenerateParams params, ParseParams(context, fields));
   INFERD_ASSIGN(const bool echo, fields.BoolOr("echo", false));
   INFERD_ASSIGN(const auto logprobs, fields.Int(limits::kLogprobs));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/responses.
 #include "api/chat/chat_request.h"
+#include "api/core/constraint.h"
 #include "api/core/json_parse.h"
 #include "api/responses/endpoints.h"
 #include "api/responses/response_format.h"
@@ -86,21 +87,18 @@ Result<> ReadParams(const ServerContext& context, const Fields& fields, ChatRequ
     INFERD_ASSIGN(chat->reasoning_effort,
                   Fields(*reasoning, fields.fault(), "reasoning.").String("effort"));
   }
+  INFERD_ASSIGN(chat->tools, ParseTools(fields, kResponsesTool));
   INFERD_ASSIGN(const Json* const text, ObjectField(fields, "text"));
-  if (text != nullptr) {
-    INFERD_ASSIGN(const Json* const format,
-                  ObjectField(Fields(*text, fields.fault(), "text."), "format"));
-    if (format != nullptr && format->value("type", Json()) != "text") {
-      return NotSupported(fields.fault(), "text.format");
-    }
+  if (text == nullptr) {
+    return {};
   }
-  const Json* const tools = fields.Find("tools");
-  if (tools != nullptr && !tools->empty()) {
-    return NotSupported(fields.fault(), "tools");
+  const Fields inner(*text, fields.fault(), "text.");
+  INFERD_ASSIGN(const auto verbosity, inner.String("verbosity"));
+  if (verbosity.value_or("medium") != "medium") {
+    return NotSupported(fields.fault(), "text.verbosity");
   }
-  const Json* const choice = fields.Find("tool_choice");
-  if (choice != nullptr && *choice != "auto" && *choice != "none") {
-    return NotSupported(fields.fault(), "tool_choice");
+  if (const Json* const format = inner.Find("format")) {
+    INFERD_ASSIGN(params.grammar, ReadFormat(context, *format, "text.format", fields.fault()));
   }
   return {};
 }
@@ -131,7 +129,8 @@ Result<> CheckMetadata(const Fields& fields) {
 
 /// The items that precede this request's input: the earlier response's input and output.
 Result<Json> Previous(const ServerContext& context, const std::string& id, Fault* fault) {
-  const auto stored = context.responses == nullptr ? nullptr : context.responses->Get(id);
+  const auto stored =
+      context.responses == nullptr ? nullptr : context.responses->Get(id, OwnerOf(context));
   if (stored == nullptr) {
     *fault = {"previous_response_id", "previous_response_not_found"};
     return NotFound(
@@ -151,6 +150,28 @@ Result<Json> Previous(const ServerContext& context, const std::string& id, Fault
     items.push_back(std::move(item));
   }
   return items;
+}
+
+/// The request's tools with all members of a function: clients expect each of them.
+Json EchoTools(const Fields& fields) {
+  Json tools = Json::array();
+  const Json* const given = fields.Find("tools");
+  if (given == nullptr) {
+    return tools;
+  }
+  for (const Json& tool : *given) {
+    Json echo = {
+        {"type", "function"}, {"name", ""}, {"description", nullptr}, {"parameters", nullptr}};
+    echo["strict"] = false;
+    for (auto& [name, value] : echo.items()) {
+      const auto found = tool.find(name);
+      if (found != tool.end() && !found->is_null()) {
+        value = *found;
+      }
+    }
+    tools.push_back(std::move(echo));
+  }
+  return tools;
 }
 
 /// Members of the response object that repeat the request, without the braces around them.
@@ -176,7 +197,7 @@ std::string Echo(const ServerContext& context, const Fields& fields, const ChatR
       {"temperature", chat.params.sampling.temperature},
       {"text", given("text", {{"format", {{"type", "text"}}}})},
       {"tool_choice", given("tool_choice", "auto")},
-      {"tools", given("tools", Json::array())},
+      {"tools", EchoTools(fields)},
       {"top_logprobs", 0},
       {"top_p", chat.params.sampling.top_p},
       {"truncation", "disabled"},
@@ -220,7 +241,8 @@ Result<Outcome> CreateResponse(const ServerContext& context,
       std::make_unique<ResponseFormat>(ResponseRequest{.id = NewId("resp_"),
                                                        .created_s = UnixNow(),
                                                        .echo = Echo(context, fields, chat),
-                                                       .input_items = store ? items.dump() : ""},
+                                                       .input_items = store ? items.dump() : "",
+                                                       .owner = OwnerOf(context)},
                                        store ? context.responses : nullptr);
   auto generation = StartChat(context, chat, std::move(format), fault);
   if (!generation.ok()) {

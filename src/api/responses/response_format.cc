@@ -93,14 +93,14 @@ std::string_view ResponseFormat::Status() const {
 
 // ---- items
 
-void ResponseFormat::OpenItem(Kind kind, std::string_view name) {
+void ResponseFormat::OpenItem(Kind kind, std::string_view call_id, std::string_view name) {
   Item item;
   item.kind = kind == Kind::kToolArguments ? Kind::kToolCall : kind;
   item.id = NewId(item.kind == Kind::kContent     ? "msg_"
                   : item.kind == Kind::kReasoning ? "rs_"
                                                   : "fc_");
   if (kind == Kind::kToolCall) {
-    item.call_id = NewId("call_");
+    item.call_id = call_id;
     item.name = name;
   }
   open_ = std::move(item);
@@ -191,20 +191,26 @@ void ResponseFormat::AppendStart(const Usage& /*usage*/, std::string* out) {
   if (store_ != nullptr) {
     running_ = true;
     store_->Put(request_.id,
-                {.body = response, .input_items = request_.input_items, .running = true});
+                {.body = response,
+                 .input_items = request_.input_items,
+                 .running = true,
+                 .owner = request_.owner});
   }
 }
 
 void ResponseFormat::AppendOpening(std::int32_t /*index*/, std::string* /*out*/) {}
 
 /// Makes an item of this kind the open one. Every call is an item of its own.
-void ResponseFormat::OpenItemInStream(Kind kind, std::string_view name, std::string* out) {
+void ResponseFormat::OpenItemInStream(Kind kind,
+                                      std::string_view call_id,
+                                      std::string_view name,
+                                      std::string* out) {
   const Kind item = kind == Kind::kToolArguments ? Kind::kToolCall : kind;
   if (open_ && open_->kind == item && kind != Kind::kToolCall) {
     return;
   }
   CloseItemInStream("completed", out);
-  OpenItem(kind, name);
+  OpenItem(kind, call_id, name);
   BeginEvent("response.output_item.added", out);
   *out += R"(,"output_index":)";
   AppendInt(num_items_, out);
@@ -248,8 +254,8 @@ void ResponseFormat::CloseItemInStream(std::string_view status, std::string* out
 }
 
 void ResponseFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
-  VisitParts(piece, [&](Kind kind, std::int32_t /*call*/, std::string_view text) {
-    OpenItemInStream(kind, text, out);
+  VisitParts(piece, [&](Kind kind, std::string_view id, std::string_view text) {
+    OpenItemInStream(kind, id, text, out);
     if (kind == Kind::kToolCall) {
       return;
     }
@@ -262,7 +268,7 @@ void ResponseFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
   if (piece.finish != leader::FinishReason::kNone) {
     finish_ = piece.finish;
     if (!open_ && num_items_ == 0) {
-      OpenItemInStream(Kind::kContent, "", out);  // clients look for a message
+      OpenItemInStream(Kind::kContent, "", "", out);  // clients look for a message
     }
     CloseItemInStream(Status() == "completed" ? "completed" : "incomplete", out);
   }
@@ -298,25 +304,28 @@ void ResponseFormat::AppendFull(std::span<const ReplyPiece> choices,
                                 std::string* out) {
   const ReplyPiece& piece = choices.front();
   finish_ = piece.finish;
-  VisitParts(piece, [&](Kind kind, std::int32_t /*call*/, std::string_view text) {
+  VisitParts(piece, [&](Kind kind, std::string_view id, std::string_view text) {
     const Kind item = kind == Kind::kToolArguments ? Kind::kToolCall : kind;
     if (!open_ || open_->kind != item || kind == Kind::kToolCall) {
       CloseItem("completed");
-      OpenItem(kind, text);
+      OpenItem(kind, id, text);
     }
     if (kind != Kind::kToolCall) {
       open_->text += text;
     }
   });
   if (!open_) {
-    OpenItem(Kind::kContent, "");
+    OpenItem(Kind::kContent, "", "");
   }
   CloseItem(Status() == "completed" ? "completed" : "incomplete");
   const std::string response = Response(Status(), &usage, nullptr);
   *out += response;
   if (store_ != nullptr) {
     store_->Put(request_.id,
-                {.body = response, .input_items = request_.input_items, .running = false});
+                {.body = response,
+                 .input_items = request_.input_items,
+                 .running = false,
+                 .owner = request_.owner});
   }
 }
 

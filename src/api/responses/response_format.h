@@ -20,6 +20,7 @@ struct ResponseRequest {
   std::int64_t created_s = 0;
   std::string echo;         // members of the response object that repeat the request, as JSON
   std::string input_items;  // what is stored beside the response
+  std::string owner = {};   // who may see what is stored
 };
 
 class ResponseFormat final : public ReplyFormat {
@@ -52,8 +53,11 @@ class ResponseFormat final : public ReplyFormat {
 
   void BeginEvent(std::string_view type, std::string* out);
   void BeginItemEvent(std::string_view type, std::string* out);
-  void OpenItem(Kind kind, std::string_view name);
-  void OpenItemInStream(Kind kind, std::string_view name, std::string* out);
+  void OpenItem(Kind kind, std::string_view call_id, std::string_view name);
+  void OpenItemInStream(Kind kind,
+                        std::string_view call_id,
+                        std::string_view name,
+                        std::string* out);
   void CloseItem(std::string_view status);
   void CloseItemInStream(std::string_view status, std::string* out);
   void AppendItem(std::string_view status, bool filled, std::string* out) const;

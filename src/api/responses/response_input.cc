@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/responses/response_input.h"
 
+#include "api/chat/chat_messages.h"
 #include "api/core/generate_params.h"
 #include "api/core/limits.h"
 
@@ -186,7 +187,7 @@ Json MessagesOf(const Json& items) {
     if (messages.empty() || messages.back()["role"] != "assistant" || !reasoning.empty()) {
       messages.push_back({{"role", "assistant"}, {"content", ""}});
       if (!reasoning.empty()) {
-        messages.back()["reasoning_content"] = std::exchange(reasoning, "");
+        SetReasoning(std::exchange(reasoning, ""), &messages.back());
       }
     }
     return messages.back();

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/responses/response_store.h"
 
+#include "api/core/context.h"
+
 #include <utility>
 
 namespace inferd::api {
+
+std::string OwnerOf(const ServerContext& context) {
+  return context.admission == nullptr ? std::string() : context.admission->key_name();
+}
 
 void ResponseStore::EraseLocked(Order::iterator entry) {
   bytes_ -= entry->response->bytes();
@@ -44,10 +50,11 @@ void ResponseStore::Update(const std::string& id, std::string body, bool running
   PutLocked(id, std::move(updated));
 }
 
-std::shared_ptr<const StoredResponse> ResponseStore::Get(std::string_view id) {
+std::shared_ptr<const StoredResponse> ResponseStore::Get(std::string_view id,
+                                                         std::string_view owner) {
   const std::lock_guard lock(mutex_);
   const auto found = by_id_.find(std::string(id));
-  if (found == by_id_.end()) {
+  if (found == by_id_.end() || found->second->response->owner != owner) {
     return nullptr;
   }
   order_.splice(order_.begin(), order_, found->second);

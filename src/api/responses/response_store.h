@@ -14,13 +14,21 @@
 
 namespace inferd::api {
 
+struct ServerContext;  // core/context.h
+
+/// Whose responses a caller may see: those of its API key. Empty: of nobody in particular.
+std::string OwnerOf(const ServerContext& context);
+
 /// Immutable once stored.
 struct StoredResponse {
   std::string body;         // the response object, as JSON
   std::string input_items;  // a JSON array: the whole conversation that the response answers
   bool running = false;
+  std::string owner = {};  // only who is that may see it
 
-  std::size_t bytes() const { return body.size() + input_items.size() + sizeof *this; }
+  std::size_t bytes() const {
+    return body.size() + input_items.size() + owner.size() + sizeof *this;
+  }
 };
 
 /// Any thread.
@@ -33,8 +41,8 @@ class ResponseStore {
   void Put(const std::string& id, StoredResponse response);
   /// The new state of a response that is still there; a deleted one stays deleted.
   void Update(const std::string& id, std::string body, bool running);
-  /// Null: never stored, deleted or forgotten.
-  std::shared_ptr<const StoredResponse> Get(std::string_view id);
+  /// Null: never stored, deleted, forgotten, or another owner's.
+  std::shared_ptr<const StoredResponse> Get(std::string_view id, std::string_view owner = {});
   bool Erase(std::string_view id);
 
   std::size_t count() const;

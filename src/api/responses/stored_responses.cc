@@ -26,8 +26,9 @@ constexpr std::int64_t kDefaultLimit = 20;
 Result<std::shared_ptr<const StoredResponse>> Find(const ServerContext& context,
                                                    const HttpRequest& request,
                                                    Fault* fault) {
-  auto stored =
-      context.responses == nullptr ? nullptr : context.responses->Get(request.path_parameter);
+  auto stored = context.responses == nullptr
+                    ? nullptr
+                    : context.responses->Get(request.path_parameter, OwnerOf(context));
   if (stored == nullptr) {
     *fault = {"response_id", "response_not_found"};
     return NotFound("Response with id '{}' not found", request.path_parameter.substr(0, 100));

@@ -33,6 +33,9 @@ std::span<const OperationDoc> OperationDocs();
 /// components/schemas.
 nlohmann::ordered_json OpenApiSchemas();
 
+/// Adds what it says of tools, output formats and reasoning to components/schemas.
+void AddOpenApiTools(nlohmann::ordered_json* schemas);
+
 /// The whole document as JSON text, with `server_version` in it.
 std::string OpenApiDocument(std::string_view server_version);
 

@@ -250,20 +250,24 @@ void AddFiles(Json* schemas) {
 }
 
 void AddOthers(Json* schemas) {
-  (*schemas)["AnthropicRequest"] =
-      Object({{"model", Text()},
-              {"max_tokens", {{"type", "integer"}, {"minimum", 1}}},
-              {"system", OrNull(Text())},
-              {"messages",
-               {{"type", "array"},
-                {"minItems", 1},
-                {"items",
-                 Object({{"role", {{"enum", {"user", "assistant"}}}}, {"content", Text()}},
-                        {"role", "content"})}}},
-              {"stream", Flag()}},
-             {"model", "messages", "max_tokens"});
+  (*schemas)["AnthropicRequest"] = Object(
+      {{"model", Text()},
+       {"max_tokens", {{"type", "integer"}, {"minimum", 1}}},
+       {"system", OrNull(Text())},
+       {"messages",
+        {{"type", "array"},
+         {"minItems", 1},
+         {"items",
+          Object({{"role", {{"enum", {"user", "assistant"}}}},
+                  {"content", {{"anyOf", Json::array({Text(), ListOf(Ref("AnthropicBlock"))})}}}},
+                 {"role", "content"})}}},
+       {"stream", Flag()}},
+      {"model", "messages", "max_tokens"});
+  (*schemas)["OllamaMessage"] =
+      Object({{"role", {{"enum", {"system", "user", "assistant", "tool"}}}}, {"content", Text()}},
+             {"role", "content"});
   (*schemas)["OllamaChatRequest"] = Object({{"model", Text()},
-                                            {"messages", ListOf(Ref("ChatMessage"))},
+                                            {"messages", ListOf(Ref("OllamaMessage"))},
                                             {"stream", Flag()},
                                             {"options", OrNull({{"type", "object"}})}},
                                            {"model", "messages"});
@@ -298,6 +302,7 @@ Json OpenApiSchemas() {
   AddOpenAi(&schemas);
   AddFiles(&schemas);
   AddOthers(&schemas);
+  AddOpenApiTools(&schemas);
   return schemas;
 }
 

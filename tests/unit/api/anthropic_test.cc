@@ -75,6 +75,21 @@ TEST_F(AnthropicTest, RefusesMalformedFieldsByName) {
       {R"("thinking":{"type":"enabled","budget_tokens":5})", "thinking.budget_tokens"},
       {R"("tools":{})", "tools"},
       {R"("tools":[{"name":"f"}])", "tools[0].input_schema"},
+      {R"("tools":[{"name":"f","input_schema":{"type":"string"}}])", "tools[0].input_schema.type"},
+      {R"("tools":[{"name":"f g","input_schema":{}}])", "tools[0].name"},
+      {R"("tools":[{"name":"f","input_schema":{}}])", "tools"},  // this model has no dialect
+      {R"("tool_choice":"any")", "tool_choice"},
+      {R"("tool_choice":{"type":"any"})", "tool_choice"},
+      {R"("tool_choice":{"type":"some"})", "tool_choice.type"},
+      {R"("tool_choice":{"type":"tool"})", "tool_choice.name"},
+      {R"("tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"tool","name":"g"})",
+       "tool_choice.name"},
+      {R"("tool_choice":{"type":"auto","disable_parallel_tool_use":1})",
+       "tool_choice.disable_parallel_tool_use"},
+      {R"("output_config":{"format":{"type":"json_schema"}})", "output_config.format.schema"},
+      {R"("output_config":{"format":{"type":"xml"}})", "output_config.format.type"},
+      {R"("output_format":5)", "output_format"},
+      {R"("output_config":{"effort":5})", "output_config.effort"},
       {R"("tools":[{"input_schema":{}}])", "tools[0].name"},
       {R"("tools":[{"type":"web_search_20250305","name":"web_search"}])", "tools[0].type"},
       {R"("mcp_servers":[{"url":"x"}])", "mcp_servers"},
@@ -130,7 +145,7 @@ TEST_F(AnthropicTest, TurnsToolBlocksIntoCallsAndToolMessages) {
           {"type":"text","text":"and?"}]}])");
   const auto expected = nlohmann::ordered_json::parse(R"([
       {"role":"user","content":"weather?"},
-      {"role":"assistant","content":"Looking.","reasoning_content":"hm",
+      {"role":"assistant","content":"Looking.","reasoning":"hm","reasoning_content":"hm",
        "tool_calls":[{"id":"t1","type":"function",
                       "function":{"name":"weather","arguments":{"city":"Bern"}}}]},
       {"role":"tool","tool_call_id":"t1","content":"sun","name":"weather"},
@@ -195,7 +210,7 @@ TEST(MessageFormat, StreamsBlocksInOrder) {
   EXPECT_EQ(events[8].data["delta"], Json::parse(R"({"type":"text_delta","text":"ing."})"));
   EXPECT_EQ(events[10].data["content_block"]["name"], "weather");
   EXPECT_EQ(events[10].data["content_block"]["input"], Json::object());
-  EXPECT_TRUE(events[10].data["content_block"]["id"].get<std::string>().starts_with("toolu_"));
+  EXPECT_EQ(events[10].data["content_block"]["id"], "call_1");
   EXPECT_EQ(events[12].data["delta"],
             Json::parse(R"({"type":"input_json_delta","partial_json":"\"Bern\"}"})"));
   EXPECT_EQ(events[14].data["content_block"]["name"], "clock");

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace inferd::api {
 
@@ -33,10 +34,12 @@ inline std::string Trailer(const grpc::ClientContext& context, const std::string
 
 class GrpcTest : public testing::Test {
  protected:
-  void StartServer(GrpcOptions options = {}, tenant::Gate* gate = nullptr) {
+  void StartServer(GrpcOptions options = {},
+                   tenant::Gate* gate = nullptr,
+                   std::shared_ptr<const ServedModel> model = TestModel()) {
     options.port = 0;
     options.access_log = false;
-    auto started = GrpcServer::Start(options, TestModel(), &service_, &metrics_, gate);
+    auto started = GrpcServer::Start(options, std::move(model), &service_, &metrics_, gate);
     ASSERT_TRUE(started.ok()) << started.error().message();
     server_ = *std::move(started);
     channel_ = NewChannel();

@@ -475,7 +475,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Field{R"("prompt":"a","logprobs":21)", "logprobs"},
                     Field{R"("prompt":"a","logprobs":true)", "logprobs"},
                     Field{R"("prompt":"a","logprobs":5,"echo":true,"max_tokens":0)", ""},
-                    Field{R"("prompt":"a","suffix":"b")", "suffix"}));
+                    Field{R"("prompt":"a","suffix":"b")", "suffix"},
+                    Field{R"("prompt":"a","tools":[])", ""},
+                    Field{R"("prompt":"a","tool_choice":"none")", ""},
+                    Field{R"("prompt":"a","tools":[{"type":"function","function":{"name":"f"}}])",
+                          "tools"},
+                    Field{R"("prompt":"a","tools":{})", "tools"},
+                    Field{R"("prompt":"a","tool_choice":"required")", "tool_choice"},
+                    Field{R"("prompt":"a","tool_choice":{"type":"function"})", "tool_choice"}));
 
 TEST_F(HandlersTest, EchoWithLogprobsAsksForThePrompts) {
   EXPECT_EQ(Made(Complete(R"("prompt":"a","echo":true,"logprobs":2)")).sampling.prompt_logprobs, 2);

@@ -387,5 +387,48 @@ TEST_F(KeysTest, LoadMetricsComeOnRequest) {
   EXPECT_FALSE(Chat("endpoint-load-metrics-format: BIN\r\n").Has("endpoint-load-metrics"));
 }
 
+TEST_F(KeysTest, StoredResponsesBelongToTheirKey) {
+  StartWithKeys({Key("alice"), Key("bob")});
+  const std::string bob = "Authorization: Bearer text-of-bob\r\n";
+  const std::string ask = R"({"input":"hi","max_output_tokens":5})";
+  const Reply made = Send("POST", "/v1/responses", kAlice, ask);
+  ASSERT_EQ(made.status, 200) << made.body;
+  const std::string id = Json::parse(made.body)["id"];
+  const std::string path = "/v1/responses/" + id;
+  for (const auto& [method, at] :
+       std::vector<std::pair<std::string, std::string>>{{"GET", path},
+                                                        {"GET", path + "/input_items"},
+                                                        {"POST", path + "/cancel"},
+                                                        {"DELETE", path}}) {
+    const Reply reply = Send(method, at, bob);
+    EXPECT_EQ(reply.status, 404) << method << at;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "response_not_found");
+  }
+  const std::string more = R"({"input":"hi","max_output_tokens":5,"previous_response_id":")" + id;
+  const Reply stranger = Send("POST", "/v1/responses", bob, more + "\"}");
+  EXPECT_EQ(stranger.status, 404);
+  EXPECT_EQ(Json::parse(stranger.body)["error"]["param"], "previous_response_id");
+  EXPECT_EQ(Send("POST", "/v1/responses", kAlice, more + "\"}").status, 200);
+  EXPECT_EQ(Send("GET", path, kAlice).status, 200);
+  EXPECT_EQ(Send("DELETE", path, kAlice).status, 200);
+  EXPECT_EQ(Send("GET", path, kAlice).status, 404);
+}
+
+TEST_F(KeysTest, AKeysModelsAreItsModelsInEveryProtocol) {
+  tenant::ApiKey key = Key("alice");
+  key.models = {"alias"};
+  StartWithKeys({key});
+  const Json messages = {{{"role", "user"}, {"content", "hi"}}};
+  for (const std::string path :
+       {"/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"}) {
+    for (const std::string model : {"alias", "test-model"}) {
+      Json body = {{"model", model}, {"max_tokens", 5}, {"stream", false}};
+      body[path == "/v1/responses" ? "input" : "messages"] = messages;
+      EXPECT_EQ(Send("POST", path, kAlice, body.dump()).status, model == "alias" ? 200 : 403)
+          << path;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace inferd::api

@@ -66,6 +66,12 @@ TEST_F(OllamaTest, RefusesMalformedFieldsByName) {
       {R"("options":{"mirostat":1})", "options.mirostat"},
       {R"("template":"x")", "template"},
       {R"("logprobs":true)", "logprobs"},
+      {R"("format":"xml")", "format"},
+      {R"("format":{"type":"nonsense"})", "format"},
+      {R"("tools":5)", "tools"},
+      {R"("tools":[{"type":"web_search"}])", "tools[0].type"},
+      {R"("tools":[{"function":{}}])", "tools[0].function.name"},
+      {R"("tools":[{"function":{"name":"f"}}])", "tools"},  // this model has no dialect
   };
   for (const Wrong& wrong : cases) {
     const Answer answer = Chat(wrong.fields);
@@ -144,8 +150,9 @@ TEST(OllamaFormat, StreamsThinkingContentAndWholeCalls) {
   }
   EXPECT_EQ(thinking, "Let me see.");
   EXPECT_EQ(content, "Looking.");
-  EXPECT_EQ(calls, Json::parse(R"([{"function":{"name":"weather","arguments":{"city":"Bern"}}},
-                                   {"function":{"name":"clock","arguments":{}}}])"));
+  EXPECT_EQ(calls, Json::parse(R"([
+      {"id":"call_1","function":{"index":0,"name":"weather","arguments":{"city":"Bern"}}},
+      {"id":"call_2","function":{"index":1,"name":"clock","arguments":{}}}])"));
   EXPECT_EQ(lines.back()["done_reason"], "stop");
   EXPECT_EQ(lines.back()["prompt_eval_count"], 10);
   EXPECT_EQ(lines.back()["eval_count"], 7);

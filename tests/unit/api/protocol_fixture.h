@@ -52,6 +52,29 @@ inline std::vector<std::string> Names(const std::vector<NamedEvent>& events) {
   return names;
 }
 
+/// Puts the output of a response together from deltas alone, and checks each "done" against it.
+inline nlohmann::json OutputFromDeltas(const std::vector<NamedEvent>& events) {
+  nlohmann::json output = nlohmann::json::array();
+  for (const auto& [name, data] : events) {
+    if (name == "response.output_item.added") {
+      EXPECT_EQ(data["output_index"], output.size());
+      output.push_back(data["item"]);
+    } else if (name == "response.content_part.added") {
+      output.back()["content"].push_back(data["part"]);
+    } else if (name.ends_with(".delta")) {
+      EXPECT_EQ(data["item_id"], output.back()["id"]);
+      nlohmann::json& text = name == "response.function_call_arguments.delta"
+                                 ? output.back()["arguments"]
+                                 : output.back()["content"][0]["text"];
+      text = text.get<std::string>() + data["delta"].get<std::string>();
+    } else if (name == "response.output_item.done") {
+      output.back()["status"] = data["item"]["status"];
+      EXPECT_EQ(output.back(), data["item"]);
+    }
+  }
+  return output;
+}
+
 /// A piece of a reply that owns what it shows.
 struct HandMadePiece {
   std::vector<text::OutputDelta> deltas;
@@ -76,9 +99,10 @@ inline std::vector<HandMadePiece> ThinkSayAndCallTwice() {
   pieces[0].deltas = {{Kind::kReasoning, -1, "Let me"}};
   pieces[1].deltas = {{Kind::kReasoning, -1, " see."}, {Kind::kContent, -1, "Look"}};
   pieces[2].deltas = {{Kind::kContent, -1, "ing."},
-                      {Kind::kToolCall, 0, "weather"},
+                      {Kind::kToolCall, 0, "weather", "call_1"},
                       {Kind::kToolArguments, 0, R"({"city":)"}};
-  pieces[3].deltas = {{Kind::kToolArguments, 0, R"("Bern"})"}, {Kind::kToolCall, 1, "clock"}};
+  pieces[3].deltas = {{Kind::kToolArguments, 0, R"("Bern"})"},
+                      {Kind::kToolCall, 1, "clock", "call_2"}};
   pieces[3].finish = leader::FinishReason::kStop;
   pieces[3].has_tool_calls = true;
   return pieces;

@@ -69,6 +69,23 @@ TEST_F(ResponsesTest, RefusesMalformedFieldsByName) {
       {R"("reasoning":true)", "reasoning"},
       {R"("reasoning":{"effort":1})", "reasoning.effort"},
       {R"("text":"x")", "text"},
+      {R"("text":{"format":5})", "text.format"},
+      {R"("text":{"format":{"type":"xml"}})", "text.format.type"},
+      {R"("text":{"format":{"type":"json_schema","name":"n"}})", "text.format.schema"},
+      {R"("text":{"verbosity":"low"})", "text.verbosity"},
+      {R"("tools":5)", "tools"},
+      {R"("tools":[{"type":"web_search"}])", "tools[0].type"},
+      {R"("tools":[{"type":"function"}])", "tools[0].name"},
+      {R"("tools":[{"type":"function","name":"f","parameters":[]}])", "tools[0].parameters"},
+      {R"("tools":[{"type":"function","name":"f","strict":"x"}])", "tools[0].strict"},
+      {R"("tools":[{"type":"function","name":"f"}])", "tools"},  // this model has no dialect
+      {R"("tool_choice":"required")", "tool_choice"},
+      {R"("tool_choice":"maybe")", "tool_choice"},
+      {R"("tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"file_search"})",
+       "tool_choice.type"},
+      {R"("tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function","name":"g"})",
+       "tool_choice.name"},
+      {R"("parallel_tool_calls":1)", "parallel_tool_calls"},
       {R"("background":true)", "background"},
       {R"("conversation":"c")", "conversation"},
       {R"("prompt":{"id":"p"})", "prompt"},
@@ -110,7 +127,7 @@ TEST_F(ResponsesTest, TurnsItemsIntoMessages) {
       {"role":"user","content":"and?"}])"));
   const auto expected = nlohmann::ordered_json::parse(R"([
       {"role":"user","content":"weather?"},
-      {"role":"assistant","content":"Looking.","reasoning_content":"hm",
+      {"role":"assistant","content":"Looking.","reasoning":"hm","reasoning_content":"hm",
        "tool_calls":[{"id":"c1","type":"function",
                       "function":{"name":"weather","arguments":{"city":"Bern"}}}]},
       {"role":"tool","tool_call_id":"c1","content":"sun","name":"weather"},
@@ -170,29 +187,6 @@ TEST(ResponseFormat, StreamsItemsInOrder) {
       "input_tokens_details":{"cached_tokens":4},"output_tokens":7,
       "output_tokens_details":{"reasoning_tokens":3},"total_tokens":17})"));
   EXPECT_EQ(Json::parse(store.Get("resp_1")->body), response);
-}
-
-/// Puts the output together from deltas alone, and checks each "done" against it.
-Json OutputFromDeltas(const std::vector<NamedEvent>& events) {
-  Json output = Json::array();
-  for (const auto& [name, data] : events) {
-    if (name == "response.output_item.added") {
-      EXPECT_EQ(data["output_index"], output.size());
-      output.push_back(data["item"]);
-    } else if (name == "response.content_part.added") {
-      output.back()["content"].push_back(data["part"]);
-    } else if (name.ends_with(".delta")) {
-      EXPECT_EQ(data["item_id"], output.back()["id"]);
-      Json& text = name == "response.function_call_arguments.delta"
-                       ? output.back()["arguments"]
-                       : output.back()["content"][0]["text"];
-      text = text.get<std::string>() + data["delta"].get<std::string>();
-    } else if (name == "response.output_item.done") {
-      output.back()["status"] = data["item"]["status"];
-      EXPECT_EQ(output.back(), data["item"]);
-    }
-  }
-  return output;
 }
 
 Json WithoutIds(Json output) {

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tools and reasoning over HTTP: every dialect streamed and whole, choices, limits, and what
 // reaches the template.
-#include "server_fixture.h"
-#include "text/dialect_parser.h"
-#include "unit/text/dialect_samples.h"
+#include "dialect_fixture.h"
 
 #include <algorithm>
 
 namespace inferd::api {
 namespace {
-
-constexpr const char* kTemplate =
-    "{{ bos_token }}{% if show_tools and tools %}{{ tools | tojson }}{% endif %}"
-    "{% for m in messages %}<|user|>{{ m.role }}:{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]"
-    "{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}{{ tail }}";
 
 const std::string kTools = R"("tools":[
   {"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{
@@ -37,34 +29,8 @@ struct Message {
   Json usage;
 };
 
-class ToolsTest : public ServerTest {
+class ToolsTest : public DialectServerTest {
  protected:
-  void StartWith(const std::string& calls,
-                 const std::string& reasoning = "none",
-                 std::string_view users = {}) {
-    auto model = std::make_shared<ServedModel>(*TestModel());
-    const auto table = text::DialectTable::Load(users);
-    ASSERT_TRUE(table.ok()) << table.error().message();
-    const auto dialect =
-        table->Select("", calls.empty() ? "none" : calls, reasoning.empty() ? "none" : reasoning);
-    ASSERT_TRUE(dialect.ok()) << dialect.error().message();
-    model->dialect = *dialect;
-    model->marker_tokens = text::MarkerTokens(*model->tokenizer, model->dialect);
-    auto compiled = text::ChatTemplate::Compile(
-        kTemplate, {.bos = "<s>", .eos = "</s>", .pad = std::nullopt, .unk = std::nullopt});
-    ASSERT_TRUE(compiled.ok());
-    model->chat_template = *std::move(compiled);
-    HttpOptions options;
-    options.port = 0;
-    options.access_log = false;
-    auto started = Server::Start(options, model, &service_);
-    ASSERT_TRUE(started.ok()) << started.error().message();
-    server_ = *std::move(started);
-    port_ = server_->port();
-  }
-
-  void Says(const std::string& reply) { service_.SetScripts({WithEos(Bytes(reply))}); }
-
   Json Ask(const std::string& body, int status = 200) {
     const Reply reply = Post(port_, "/v1/chat/completions", body);
     EXPECT_EQ(reply.status, status) << reply.body;
@@ -146,16 +112,6 @@ class ToolsTest : public ServerTest {
       EXPECT_EQ(a.calls[i].arguments, b.calls[i].arguments);
     }
   }
-
-  std::string Prompt() const {
-    std::string text;
-    const auto last = service_.last();
-    EXPECT_TRUE(last.has_value());
-    for (const std::int32_t id : last->prompt) {
-      text += ByteTokenizer()->TokenBytes(id);
-    }
-    return text;
-  }
 };
 
 TEST_F(ToolsTest, EveryDialectStreamsWhatItAnswersWhole) {
@@ -183,8 +139,6 @@ TEST_F(ToolsTest, EveryDialectStreamsWhatItAnswersWhole) {
     EXPECT_EQ(dropped.content, whole.content);
     EXPECT_EQ(dropped.usage.value("completion_tokens_details", Json()),
               whole.usage.value("completion_tokens_details", Json()));
-    server_->Stop();
-    server_.reset();
   }
 }
 
