@@ -199,14 +199,17 @@ Result<> Announce(const HttpConfig& http, std::uint16_t port) {
 Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
                                                    std::shared_ptr<const api::ServedModel> model,
                                                    leader::InferenceService* service,
-                                                   api::Metrics* metrics,
+                                                   api::Server* beside,
                                                    tenant::Gate* gate) {
   INFERD_ASSIGN(const auto options, ToGrpcOptions(config));
   std::unique_ptr<api::GrpcServer> server;
   if (!options) {
     return server;
   }
-  INFERD_ASSIGN(server, api::GrpcServer::Start(*options, std::move(model), service, metrics, gate));
+  INFERD_ASSIGN(
+      server,
+      api::GrpcServer::Start(
+          *options, std::move(model), service, beside->mutable_metrics(), gate, beside->running()));
   log::Info("app", "gRPC on {}:{}", options->host, server->port());
   if (!config.grpc.port_file.empty()) {
     INFERD_TRY(base::WriteFileAtomic(config.grpc.port_file, std::to_string(server->port()) + "\n"));
@@ -272,8 +275,7 @@ Result<> Serve(const Config& config) {
     leader->Stop();
     return server.error();
   }
-  auto grpc =
-      StartGrpc(config, served, leader.get(), (*server)->mutable_metrics(), tenancy.gate.get());
+  auto grpc = StartGrpc(config, served, leader.get(), server->get(), tenancy.gate.get());
   Result<> result = grpc.ok() ? Announce(config.http, (*server)->port()) : grpc.error();
   if (result.ok()) {
     result = WaitUntilReady(leader.get());

@@ -164,7 +164,7 @@ bool GenerationCall::OnProgress(Generation* generation, std::int64_t now_ms) {
 void GenerationCall::OnEnd(Generation* generation) {
   std::unique_lock lock(mutex_);
   for (const std::string& id : ids_) {
-    shared_->running.Remove(id, ticket_);
+    shared_->running.Remove(id, shared_->host.get(), ticket_);
   }
   ended_ = true;
   if (status_.ok() && generation->failure()) {

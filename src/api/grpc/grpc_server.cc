@@ -42,7 +42,8 @@ struct GrpcServer::Impl {
        std::shared_ptr<const ServedModel> model,
        leader::InferenceService* service,
        Metrics* metrics,
-       tenant::Gate* gate)
+       tenant::Gate* gate,
+       RunningRequests* running)
       : shared{.options = options,
                .model = std::move(model),
                .service = *service,
@@ -50,7 +51,7 @@ struct GrpcServer::Impl {
                .host = nullptr,
                .pool = nullptr,
                .gate = gate,
-               .running = {},
+               .running = running == nullptr ? own_running : *running,
                .draining = false} {
     shared.host = std::make_unique<GenerationHost>(
         GenerationHostOptions{.index = kHostIndex, .max_generations = options.max_generations},
@@ -63,6 +64,7 @@ struct GrpcServer::Impl {
   void WatchHealth();
   void SetHealth(bool serving);
 
+  RunningRequests own_running;  // where no other front end has one
   GrpcShared shared;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
@@ -152,8 +154,9 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcOptions& options
                                                       std::shared_ptr<const ServedModel> model,
                                                       leader::InferenceService* service,
                                                       Metrics* metrics,
-                                                      tenant::Gate* gate) {
-  auto impl = std::make_unique<Impl>(options, std::move(model), service, metrics, gate);
+                                                      tenant::Gate* gate,
+                                                      RunningRequests* running) {
+  auto impl = std::make_unique<Impl>(options, std::move(model), service, metrics, gate, running);
   std::unique_ptr<GrpcServer> server(new GrpcServer(std::move(impl)));
   INFERD_TRY(server->impl_->Listen());
   return server;

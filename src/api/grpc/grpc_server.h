@@ -14,18 +14,22 @@
 
 namespace inferd::api {
 
+class RunningRequests;  // http/running_requests.h
+
 /// Start, serve, BeginDrain, Stop. Must be destroyed after the service has stopped calling its
 /// sinks, and Stop must come before the service is destroyed. Its calls count in
 /// metrics->requests_open.
 class GrpcServer {
  public:
-  /// Listens and serves. `service`, `metrics` and `gate` outlive the server. With a gate, every
+  /// Listens and serves. `service`, `metrics`, `gate` and `running` (null: none is shared) outlive
+  /// the server. With a gate, every
   /// call but those of health, liveness and reflection needs a key, if the gate has keys.
   static Result<std::unique_ptr<GrpcServer>> Start(const GrpcOptions& options,
                                                    std::shared_ptr<const ServedModel> model,
                                                    leader::InferenceService* service,
                                                    Metrics* metrics,
-                                                   tenant::Gate* gate = nullptr);
+                                                   tenant::Gate* gate = nullptr,
+                                                   RunningRequests* running = nullptr);
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;

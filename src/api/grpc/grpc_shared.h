@@ -6,8 +6,8 @@
 #include "api/core/error_map.h"
 #include "api/core/generation_host.h"
 #include "api/grpc/grpc_options.h"
-#include "api/grpc/running_calls.h"
 #include "api/http/request_pool.h"
+#include "api/http/running_requests.h"
 #include "inferd/result.h"
 #include "tenant/gate.h"
 
@@ -30,7 +30,7 @@ struct GrpcShared {
   std::unique_ptr<GenerationHost> host;
   std::unique_ptr<RequestPool> pool;
   tenant::Gate* gate = nullptr;  // null: everybody may ask
-  RunningCalls running;
+  RunningRequests& running;
   std::atomic<bool> draining{false};
 
   /// The context of a call that begins now. What generates takes its share of the admission and

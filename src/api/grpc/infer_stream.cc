@@ -252,7 +252,7 @@ void InferStream::End(Part* part, const std::optional<Error>& failure) {
   std::unique_lock lock(mutex_);
   part->admission.reset();  // a client that knows the end may begin anew
   if (part->ticket != 0 && !part->request().id().empty()) {
-    shared_->running.Remove(part->request().id(), part->ticket);
+    shared_->running.Remove(part->request().id(), shared_->host.get(), part->ticket);
   }
   if (failure && StatusOf(failure->code()).http_status == 500) {
     log::Failure("api", "{} id={}", failure->message(), part->request().id());

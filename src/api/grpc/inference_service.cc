@@ -225,7 +225,10 @@ class InferenceServiceImpl final : public v1::Inference::CallbackService {
                                   const v1::AbortRequest* request,
                                   v1::AbortResponse* response) override {
     return AnswerInline(
-        shared_, context, "Abort", [&](const ServerContext&, Fault* fault) -> Result<> {
+        shared_,
+        context,
+        "Abort",
+        [&](const ServerContext&, Fault* fault) -> Result<> {
           if (request->ids_size() > kMaxAborts) {
             return FieldError(fault,
                               "ids",
@@ -234,16 +237,13 @@ class InferenceServiceImpl final : public v1::Inference::CallbackService {
                               kMaxAborts);
           }
           for (const std::string& id : request->ids()) {
-            const auto tickets = shared_->running.Find(id);
-            for (const auto ticket : tickets) {
-              shared_->host->Cancel(ticket);
-            }
-            if (!tickets.empty()) {
+            if (shared_->running.Abort(id) > 0) {
               response->add_aborted(id);
             }
           }
           return {};
-        });
+        },
+        Access::kAdmin);
   }
 
   grpc::ServerUnaryReactor* ModelInfo(Context* context,

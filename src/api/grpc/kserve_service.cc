@@ -167,16 +167,18 @@ class KserveService final : public Base {
   Reactor* RepositoryModelLoad(Context* context,
                                const pb::RepositoryModelLoadRequest* request,
                                pb::RepositoryModelLoadResponse* /*response*/) override {
-    return AnswerInline(shared_,
-                        context,
-                        "RepositoryModelLoad",
-                        [&](const ServerContext& with, Fault* fault) -> Result<> {
-                          INFERD_TRY(CheckModelVersion(with, request->model_name(), "", fault));
-                          if (auto error = NotServing(with.service.phase(), with.draining)) {
-                            return *error;
-                          }
-                          return {};  // it is loaded
-                        });
+    return AnswerInline(
+        shared_,
+        context,
+        "RepositoryModelLoad",
+        [&](const ServerContext& with, Fault* fault) -> Result<> {
+          INFERD_TRY(CheckModelVersion(with, request->model_name(), "", fault));
+          if (auto error = NotServing(with.service.phase(), with.draining)) {
+            return *error;
+          }
+          return {};  // it is loaded
+        },
+        Access::kAdmin);
   }
 
   Reactor* RepositoryModelUnload(Context* context,
@@ -191,7 +193,8 @@ class KserveService final : public Base {
           return Error(Code::kFailedPrecondition,
                        "This server holds one model for as long as it runs; stop the server to "
                        "unload it");
-        });
+        },
+        Access::kAdmin);
   }
 
   GrpcShared* const shared_;

@@ -37,13 +37,12 @@ grpc::ServerUnaryReactor* AnswerInline(GrpcShared* shared,
                                        std::string_view method,
                                        const AnswerCall& answer,
                                        Access access) {
+  std::optional<tenant::Scope> scope;
+  if (access != Access::kOpen) {
+    scope = access == Access::kAdmin ? tenant::Scope::kAdmin : tenant::Scope::kAny;
+  }
   auto* const reactor = context->DefaultReactor();
-  reactor->Finish(
-      Answer(shared,
-             context,
-             answer,
-             method,
-             access == Access::kKey ? std::optional(tenant::Scope::kAny) : std::nullopt));
+  reactor->Finish(Answer(shared, context, answer, method, scope));
   return reactor;
 }
 

@@ -36,8 +36,9 @@ class UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor {
 /// read atomics.
 using AnswerCall = std::function<Result<>(const ServerContext&, Fault*)>;
 
-/// Whether a call needs a key where keys are kept. Open ones tell only whether the server is up.
-enum class Access { kKey, kOpen };
+/// Whether a call needs a key where keys are kept, and of which scope. Open ones tell only whether
+/// the server is up; the admin's touch what is others'.
+enum class Access { kKey, kAdmin, kOpen };
 
 /// Answers on this thread.
 grpc::ServerUnaryReactor* AnswerInline(GrpcShared* shared,

@@ -242,7 +242,10 @@ class VllmService final : public pb::VllmEngine::CallbackService {
                  const pb::AbortRequest* request,
                  pb::AbortResponse* /*response*/) override {
     return AnswerInline(
-        shared_, context, "VllmEngine.Abort", [&](const ServerContext&, Fault* fault) -> Result<> {
+        shared_,
+        context,
+        "VllmEngine.Abort",
+        [&](const ServerContext&, Fault* fault) -> Result<> {
           if (request->request_ids_size() > kMaxAborts) {
             return FieldError(fault,
                               "request_ids",
@@ -251,12 +254,11 @@ class VllmService final : public pb::VllmEngine::CallbackService {
                               kMaxAborts);
           }
           for (const std::string& id : request->request_ids()) {
-            for (const auto ticket : shared_->running.Find(id)) {
-              shared_->host->Cancel(ticket);
-            }
+            shared_->running.Abort(id);
           }
           return {};
-        });
+        },
+        Access::kAdmin);
   }
 
   Reactor* GetModelInfo(Context* context,

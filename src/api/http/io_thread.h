@@ -28,6 +28,7 @@ namespace inferd::api {
 struct RequestKey {
   std::uint64_t connection = 0;
   std::uint64_t serial = 0;
+  friend bool operator==(const RequestKey&, const RequestKey&) = default;
 };
 
 class IoThread;

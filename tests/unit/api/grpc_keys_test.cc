@@ -23,7 +23,11 @@ class GrpcKeysTest : public GrpcTest {
     key.name = "one";
     key.digest = tenant::DigestOf("secret");
     key.limits.max_concurrency = 1;
-    auto table = tenant::KeyTable::Make({key});
+    tenant::ApiKey admin;
+    admin.name = "admin";
+    admin.digest = tenant::DigestOf("admin");
+    admin.admin = true;
+    auto table = tenant::KeyTable::Make({key, admin});
     ASSERT_TRUE(table.ok());
     gate_ =
         std::make_unique<tenant::Gate>(tenant::GateOptions{.model_name = "m", .model_version = "1"},
@@ -88,6 +92,21 @@ TEST_F(GrpcKeysTest, ACallHoldsItsPlaceUntilItEnds) {
   }
   ASSERT_TRUE(reader->Finish().ok());
   EXPECT_EQ(Complete(With("x-api-key", "secret")), grpc::StatusCode::OK) << "at once";
+}
+
+TEST_F(GrpcKeysTest, EndingWhatIsOthersNeedsAnAdmin) {
+  v1::AbortResponse response;
+  EXPECT_EQ(stub_->Abort(With("x-api-key", "secret").get(), {}, &response).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(stub_->Abort(With("x-api-key", "admin").get(), {}, &response).ok());
+  vllm::grpc::engine::AbortResponse none;
+  const auto engine = vllm::grpc::engine::VllmEngine::NewStub(channel_);
+  EXPECT_EQ(engine->Abort(With("x-api-key", "secret").get(), {}, &none).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  inference::RepositoryModelUnloadResponse unloaded;
+  EXPECT_EQ(
+      kserve_->RepositoryModelUnload(With("x-api-key", "secret").get(), {}, &unloaded).error_code(),
+      grpc::StatusCode::PERMISSION_DENIED);
 }
 
 }  // namespace
