@@ -2,72 +2,25 @@
 #include "text/call_grammar.h"
 
 #include "base/error.h"
-#include "text/json_stream.h"
+#include "text/call_parameters.h"
+#include "text/lark_writer.h"
 #include "text/white_space.h"
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
+#include <string>
 
 namespace inferd::text {
 namespace {
 
 constexpr std::string_view kFree = "/(.|\\n)*/";
 
-std::string Quoted(std::string_view text) {
-  std::string quoted;
-  AppendJsonString(text, &quoted);
-  return quoted;
+bool WritesParameters(const CallDialect& dialect) {
+  return dialect.format == CallFormat::kTags || dialect.format == CallFormat::kPython;
 }
 
-/// Writes texts as Lark: control tokens, which no bytes can spell, by number.
-class Writer {
- public:
-  explicit Writer(const GrammarVocabulary& vocabulary) : vocabulary_(vocabulary) {
-    const Tokenizer& tokenizer = vocabulary.tokenizer();
-    for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-      if (tokenizer.IsSpecial(id) && !tokenizer.TokenBytes(id).empty()) {
-        specials_.push_back(tokenizer.TokenBytes(id));
-      }
-    }
-    std::ranges::stable_sort(specials_, std::greater(), &std::string_view::size);
-  }
-
-  Result<std::string> Text(std::string_view text) const {
-    std::string lark;
-    std::string plain;
-    const auto flush = [&] {
-      if (!plain.empty()) {
-        lark += Quoted(plain) + ' ';
-        plain.clear();
-      }
-    };
-    while (!text.empty()) {
-      const auto special = std::ranges::find_if(
-          specials_, [&](std::string_view spelling) { return text.starts_with(spelling); });
-      if (special == specials_.end()) {
-        plain += text.front();
-        text.remove_prefix(1);
-        continue;
-      }
-      flush();
-      INFERD_ASSIGN(const std::string token, vocabulary_.LarkToken(*special));
-      lark += token + ' ';
-      text.remove_prefix(special->size());
-    }
-    flush();
-    return lark;
-  }
-
- private:
-  const GrammarVocabulary& vocabulary_;
-  std::vector<std::string_view> specials_;  // longest first
-};
-
 /// `TOOLS` and `TOOL<i>` of the grammar: what stands between a call's start and its end.
-Result<std::string> ToolRules(const Writer& writer,
+Result<std::string> ToolRules(const LarkWriter& writer,
                               const CallDialect& dialect,
                               std::span<const ToolGrammar> tools) {
   std::string any = "tool: ";
@@ -111,8 +64,12 @@ Result<std::string> ToolRules(const Writer& writer,
     INFERD_ASSIGN(before, writer.Text(before));
     INFERD_ASSIGN(after, writer.Text(after));
     any += fmt::format("{}tool{}", i == 0 ? "" : " | ", i);
-    if (!EnforcesSchemas(dialect)) {
-      rules += fmt::format("tool{}: {}{}\n", i, before, kFree);
+    if (WritesParameters(dialect)) {
+      const std::string name = fmt::format("args{}", i);
+      INFERD_ASSIGN(const std::string parameters,
+                    ParameterRules(writer, dialect, name, tool.schema));
+      const char* const close = dialect.format == CallFormat::kPython ? "\")\"" : "";
+      rules += fmt::format("tool{}: {}{} {}\n{}", i, before, name, close, parameters);
       continue;
     }
     if (dialect.format == CallFormat::kNamed) {
@@ -135,8 +92,8 @@ std::string Repeated(const std::string& first,
 
 }  // namespace
 
-bool EnforcesSchemas(const CallDialect& dialect) {
-  return dialect.format != CallFormat::kTags && dialect.format != CallFormat::kPython;
+Result<> CheckSchemaHolds(const CallDialect& dialect, std::string_view schema) {
+  return WritesParameters(dialect) ? CheckParametersHold(dialect, schema) : Result<>();
 }
 
 std::string_view FirstMarker(const CallDialect& dialect) {
@@ -147,9 +104,9 @@ Result<std::string> CallGrammar(const GrammarVocabulary& vocabulary,
                                 const CallDialect& dialect,
                                 std::span<const ToolGrammar> tools,
                                 CallGrammarOptions options) {
-  const Writer writer(vocabulary);
+  const LarkWriter writer(vocabulary);
   INFERD_ASSIGN(const std::string rules, ToolRules(writer, dialect, tools));
-  const bool once = options.one_call || !EnforcesSchemas(dialect);
+  const bool once = options.one_call;
   const bool marked = !dialect.bare;
   const std::string start_text = marked && !dialect.start.empty() ? dialect.start.front() : "";
   INFERD_ASSIGN(const std::string start, writer.Text(start_text));
@@ -169,16 +126,15 @@ Result<std::string> CallGrammar(const GrammarVocabulary& vocabulary,
     INFERD_ASSIGN(const std::string next,
                   writer.Text(fmt::format("{}{}assistant", harmony::kEnd, harmony::kStart)));
     body = fmt::format("({}{} {})? tool", begin, kFree, next);
-  } else if (dialect.format == CallFormat::kPython) {
-    body = rest_of(start_text, start) + "\"[\" tool";
-  } else if (!EnforcesSchemas(dialect)) {
-    body = rest_of(dialect.section_start, section_start) + start + "tool";
-    if (dialect.section_start.empty()) {
-      body = rest_of(start_text, start) + "tool";
-    }
-  } else if (dialect.list) {
+  } else if (dialect.list || dialect.format == CallFormat::kPython) {
     body = rest_of(start_text, start) + "\"[\" " + Repeated("tool", "\", \"", "tool", once) +
            " \"]\" " + end;
+  } else if (dialect.one_per_section) {
+    const std::string call = start + "tool " + end + ' ' + section_end;
+    body = Repeated(rest_of(dialect.section_start, section_start) + call,
+                    separator,
+                    section_start + call,
+                    once);
   } else if (!dialect.section_start.empty()) {
     body = rest_of(dialect.section_start, section_start) +
            Repeated(start + "tool " + end, separator, start + "tool " + end, once) + ' ' +

@@ -9,6 +9,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace inferd::text {
 
@@ -24,9 +25,10 @@ struct CallGrammarOptions {
   bool after_marker = false;
 };
 
-/// The schemas hold exactly where arguments are JSON. In kTags and kPython only the first call's
-/// beginning and name are forced, and what follows is free.
-bool EnforcesSchemas(const CallDialect& dialect);
+/// A tool's schema (as in ToolGrammar) holds to the letter in what CallGrammar() allows. It always
+/// does where arguments are JSON. InvalidArgument names what does not where parameters are written
+/// one by one (kTags, kPython).
+Result<> CheckSchemaHolds(const CallDialect& dialect, std::string_view schema);
 
 /// What has to come first: the marker behind which a grammar with `after_marker` begins.
 std::string_view FirstMarker(const CallDialect& dialect);

@@ -5,6 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <string>
+#include <string_view>
+
 namespace inferd::text {
 namespace {
 
@@ -48,9 +51,33 @@ std::uint8_t BitsOfValue(const Json& value) {
   }
 }
 
-std::uint8_t BitsOfSchema(const Json& schema, int depth) {
+/// "$defs/City"; null: there is none.
+const Json* Follow(std::string_view path, const Json& root) {
+  const Json* at = &root;
+  while (true) {
+    const std::size_t slash = path.find('/');
+    const auto found = at->is_object() ? at->find(std::string(path.substr(0, slash))) : at->end();
+    if (found == at->end()) {
+      return nullptr;
+    }
+    at = &*found;
+    if (slash == std::string_view::npos) {
+      return at;
+    }
+    path.remove_prefix(slash + 1);
+  }
+}
+
+/// `root`: what its references start from.
+std::uint8_t BitsOfSchema(const Json& schema, const Json& root, int depth) {
   if (!schema.is_object() || depth > kMaxDepth) {
     return kAnyType;
+  }
+  if (const auto reference = schema.find("$ref"); reference != schema.end()) {
+    const std::string text = reference->is_string() ? reference->get<std::string>() : "";
+    const Json* const target = text.starts_with("#/") ? Follow(text.substr(2), root) : nullptr;
+    return target == nullptr ? static_cast<std::uint8_t>(kAnyType)
+                             : BitsOfSchema(*target, root, depth + 1);
   }
   std::uint8_t bits = 0;
   if (const auto type = schema.find("type"); type != schema.end()) {
@@ -74,7 +101,7 @@ std::uint8_t BitsOfSchema(const Json& schema, int depth) {
   for (const char* key : {"anyOf", "oneOf"}) {
     if (const auto options = schema.find(key); options != schema.end() && options->is_array()) {
       for (const Json& option : *options) {
-        bits |= BitsOfSchema(option, depth + 1);
+        bits |= BitsOfSchema(option, root, depth + 1);
       }
       return bits;
     }
@@ -91,7 +118,7 @@ ToolShape MakeToolShape(std::string_view name, const Json& parameters) {
     return shape;
   }
   for (const auto& [key, schema] : parameters["properties"].items()) {
-    const std::uint8_t bits = BitsOfSchema(schema, 0);
+    const std::uint8_t bits = BitsOfSchema(schema, parameters, 0);
     shape.types[key] = bits == 0 ? static_cast<std::uint8_t>(kAnyType) : bits;
   }
   return shape;

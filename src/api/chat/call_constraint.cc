@@ -62,25 +62,31 @@ ConstraintStart StartAfter(const text::Tokenizer& tokenizer, std::string_view ma
   return {.after_token = std::nullopt, .after_text = std::string(marker)};
 }
 
+/// What strict tools promise is kept, or they are refused.
 Result<> CheckStrict(const text::CallDialect& dialect,
                      const ChatTools& tools,
                      bool forced,
                      Fault* fault) {
-  const auto strict = std::ranges::find(tools.strict, true);
-  if (strict == tools.strict.end()) {
-    return {};
-  }
   const bool has_marker = !dialect.bare && dialect.format != text::CallFormat::kChannels;
-  if (text::EnforcesSchemas(dialect) && (forced || has_marker)) {
-    return {};
+  for (std::size_t i = 0; i < tools.strict.size(); ++i) {
+    if (!tools.strict[i]) {
+      continue;
+    }
+    if (!forced && !has_marker) {
+      *fault = {ToolPath(tools, i, "strict"), "unsupported_parameter"};
+      return Unimplemented(
+          "{} is not supported with tool_choice auto and this model's way of writing calls ({})",
+          fault->param,
+          dialect.name);
+    }
+    INFERD_ASSIGN(const std::string schema, SchemaOf(tools, i, fault));
+    auto holds = text::CheckSchemaHolds(dialect, schema);
+    if (!holds.ok()) {
+      *fault = {ToolPath(tools, i, tools.form.schema), "invalid_value"};
+      return holds.error().WithContext(fault->param);
+    }
   }
-  const std::string param =
-      ToolPath(tools, static_cast<std::size_t>(strict - tools.strict.begin()), "strict");
-  *fault = {param, "unsupported_parameter"};
-  return Unimplemented("{} is not supported {} this model's way of writing calls ({})",
-                       param,
-                       text::EnforcesSchemas(dialect) ? "with tool_choice auto and" : "with",
-                       dialect.name);
+  return {};
 }
 
 }  // namespace

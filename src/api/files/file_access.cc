@@ -20,10 +20,6 @@ Result<FileStore*> NeedFiles(const ServerContext& context, Fault* fault) {
   return context.files;
 }
 
-std::string OwnerOf(const ServerContext& context) {
-  return context.admission == nullptr ? "-" : context.admission->owner();
-}
-
 Json FileObject(const FileRecord& file) {
   Json object = {{"id", file.id},
                  {"object", "file"},

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/responses/response_store.h"
 
-#include "api/core/context.h"
-
 #include <utility>
 
 namespace inferd::api {
-
-std::string OwnerOf(const ServerContext& context) {
-  return context.admission == nullptr ? std::string() : context.admission->key_name();
-}
 
 void ResponseStore::EraseLocked(Order::iterator entry) {
   bytes_ -= entry->response->bytes();

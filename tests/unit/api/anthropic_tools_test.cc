@@ -215,7 +215,7 @@ TEST_F(AnthropicToolsTest, TokensOfToolsAreCounted) {
   EXPECT_EQ(Prompt(), "<s>hi");
   Whole({});
   EXPECT_NE(Prompt().find(R"({"type": "function", "function": {"name": "get_weather", )"
-                          R"("description": "Weather.", "parameters": {"type": "object",)"),
+                          R"("description": "Weather.", "parameters": {"properties": {"city": )"),
             std::string::npos)
       << Prompt();
 }

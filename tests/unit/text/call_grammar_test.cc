@@ -103,6 +103,18 @@ TEST(CallGrammar, AllowsCallsOnly) {
   const auto hermes = [](const std::string& call) {
     return "<tool_call>\n" + call + "\n</tool_call>";
   };
+  const auto qwen_value = [](const std::string& key, const std::string& value) {
+    return "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
+  };
+  const auto qwen = [](const std::string& name, const std::string& parameters) {
+    return "<tool_call>\n<function=" + name + ">\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto glm_value = [](const std::string& key, const std::string& value) {
+    return "<arg_key>" + key + "</arg_key>\n<arg_value>" + value + "</arg_value>\n";
+  };
+  const auto glm = [](const std::string& name, const std::string& parameters) {
+    return "<tool_call>" + name + "\n" + parameters + "</tool_call>";
+  };
   const std::vector<Walk> walks = {
       {"hermes",
        {hermes(good), "\n\n" + hermes(ping)},
@@ -116,6 +128,34 @@ TEST(CallGrammar, AllowsCallsOnly) {
        {R"({"name": "get_weather", "parameters": {"city": "Rome"}})"},
        {R"({"name": "ping", "parameters": {}}; {"name": "ping", "parameters": {}})"},
        {good, "x"}},
+      {"qwen3_coder",
+       {qwen("get_weather", qwen_value("city", "Rome")),
+        qwen("get_weather", qwen_value("city", "a <b> \n c") + qwen_value("days", "3")),
+        qwen("ping", ""),
+        qwen("ping", qwen_value("x", "[1"))},
+       {qwen("ping", "") + "\n" + qwen("get_weather", qwen_value("city", "Rome"))},
+       {qwen("get_weather", ""),
+        qwen("get_weather", qwen_value("days", "3")),
+        qwen("get_weather", qwen_value("city", "Rome") + qwen_value("days", "three")),
+        qwen("get_weather", qwen_value("city", "Rome") + qwen_value("town", "x")),
+        qwen("other", "")}},
+      {"glm45",
+       {glm("get_weather", glm_value("city", "Rome") + glm_value("days", "3")), glm("ping", "")},
+       {glm("ping", "") + "\n" + glm("ping", glm_value("a", "b"))},
+       {glm("get_weather", glm_value("days", "3")),
+        glm("get_weather", glm_value("city", "Rome") + glm_value("days", "3.5"))}},
+      {"pythonic",
+       {R"([get_weather(city="Rome")])",
+        R"([get_weather(city="R\"", days=3)])",
+        "[ping()]",
+        R"([ping(a=[1, {"b": null}], c="x")])"},
+       {R"([ping(), get_weather(city="Rome")])"},
+       {"[]",
+        "[get_weather()]",
+        "[get_weather(days=3)]",
+        R"([get_weather(city="Rome", days="3")])",
+        R"([get_weather(city="Rome", town="x")])",
+        "[other()]"}},
       {"kimi_k2",
        {"<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|"
         ">{}"
@@ -161,6 +201,61 @@ TEST(CallGrammar, GoesOnBehindTheMarker) {
   EXPECT_TRUE(Matches(*grammar, "\n" + ping + "\n</tool_call>"));
   EXPECT_TRUE(Matches(*grammar, ping + "\n</tool_call>\n<tool_call>\n" + ping + "\n</tool_call>"));
   EXPECT_FALSE(Matches(*grammar, "<tool_call>\n" + ping + "\n</tool_call>"));
+}
+
+TEST(CallGrammar, EverySampleFollowsIt) {
+  // What the grammar allows and what models write in a dialect of parameters are the same thing.
+  for (const std::string name : {"qwen3_coder", "glm45", "seed_oss", "minimax_m2"}) {
+    SCOPED_TRACE(name);
+    const auto dialect = Named(name);
+    const auto grammar = GrammarOf(*dialect, {.one_call = false, .after_marker = false});
+    ASSERT_NE(grammar, nullptr);
+    const std::string text = dialect->section_start + dialect->start.front() + "get_weather" +
+                             dialect->name_end + dialect->key_start + "city" + dialect->key_end +
+                             dialect->value_start + "Rome <3 \"x\"" + dialect->value_end +
+                             dialect->end + dialect->section_end;
+    EXPECT_TRUE(Matches(*grammar, text)) << text;
+    const auto parsers = MakeParsers({.dialect = {dialect, nullptr}, .tools = SampleTools()}, "");
+    const auto parser = parsers->Make();
+    std::vector<OutputDelta> deltas;
+    parser->Push(text, &deltas);
+    parser->Finish(&deltas);
+    std::string arguments;
+    for (const OutputDelta& delta : deltas) {
+      arguments += delta.kind == OutputDelta::Kind::kToolArguments ? delta.text : "";
+    }
+    EXPECT_EQ(arguments, R"({"city": "Rome <3 \"x\""})");
+  }
+}
+
+TEST(CallGrammar, SaysWhichSchemasHold) {
+  const auto holds = [](const std::string& dialect, const std::string& property) {
+    const auto schema = PrepareJsonSchema(
+        R"({"type":"object","$defs":{"unit":{"enum":["c","f"]}},"properties":{"a":)" + property +
+            "}}",
+        "");
+    EXPECT_TRUE(schema.ok()) << property;
+    return CheckSchemaHolds(*Named(dialect), *schema).ok();
+  };
+  for (const char* const property : {R"({"type":"string"})",
+                                     R"({"type":"integer","minimum":3})",
+                                     R"({"enum":["a","b c"]})",
+                                     R"({"type":"array","items":{"type":"string","maxLength":3}})",
+                                     R"({"$ref":"#/$defs/unit"})",
+                                     R"({"anyOf":[{"type":"string"},{"type":"null"}]})",
+                                     "{}"}) {
+    EXPECT_TRUE(holds("qwen3_coder", property)) << property;
+    EXPECT_TRUE(holds("pythonic", property)) << property;
+  }
+  for (const char* const property : {R"({"type":"string","pattern":"^a$"})",
+                                     R"({"type":"string","maxLength":3})",
+                                     R"({"enum":["a"," b"]})",
+                                     R"({"enum":["a",1]})",
+                                     R"({"anyOf":[{"type":"string"},{"type":"object"}]})"}) {
+    EXPECT_FALSE(holds("qwen3_coder", property)) << property;
+    EXPECT_TRUE(holds("pythonic", property)) << property;
+    EXPECT_TRUE(holds("hermes", property)) << property;
+  }
 }
 
 }  // namespace
