@@ -21,7 +21,8 @@ QUESTION = "What is the capital of France? Answer in one word."
 
 @pytest.fixture(scope="module")
 def real(inferd, tmp_path_factory):
-    server = RealServer(inferd, "qwen2.5-coder-0.5b", tmp_path_factory.mktemp("clients"), "--threads", "2")
+    folder = tmp_path_factory.mktemp("clients")
+    server = RealServer(inferd, "qwen2.5-coder-0.5b", folder, "--threads", "2", "--files-dir", str(folder / "files"))
     try:
         yield server
         server.stop()
@@ -221,5 +222,5 @@ def test_npm_clients(real):
     run = subprocess.run(["node", str(script), real.url + "/v1"], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     texts = json.loads(run.stdout)
-    assert len(texts) == 6
+    assert len(texts) == 7
     assert set(texts.values()) == {texts["chat"]} and "Paris" in texts["chat"]

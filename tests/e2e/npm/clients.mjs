@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, streamText } from "ai";
-import OpenAI from "openai";
+import OpenAI, { toFile } from "openai";
 
 const baseURL = process.argv[2];
 const model = "toy";
@@ -27,6 +27,25 @@ texts.responses_stream = (await stream.finalResponse()).output[0].content[0].tex
 assert.equal((await client.responses.retrieve(response.id)).output_text, response.output_text);
 await client.responses.delete(response.id);
 await assert.rejects(client.responses.retrieve(response.id), OpenAI.NotFoundError);
+
+const line = { custom_id: "a", method: "POST", url: "/v1/chat/completions", body: { model, messages, temperature: 0, max_tokens: 16 } };
+const upload = await toFile(Buffer.from(JSON.stringify(line)), "in.jsonl");
+const file = await client.files.create({ file: upload, purpose: "batch" });
+const asBatch = { input_file_id: file.id, endpoint: line.url, completion_window: "24h" };
+let batch = await client.batches.create(asBatch);
+while (["validating", "in_progress", "finalizing"].includes(batch.status)) {
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  batch = await client.batches.retrieve(batch.id);
+}
+assert.equal(batch.status, "completed");
+const output = await (await client.files.content(batch.output_file_id)).text();
+texts.batch = JSON.parse(output).response.body.choices[0].message.content;
+const kept = [];
+for await (const one of client.files.list({ limit: 1 })) {
+  kept.push(one.id);
+}
+assert.deepEqual(kept, [batch.output_file_id, file.id]);
+await Promise.all(kept.map((id) => client.files.delete(id)));
 
 const provider = createOpenAICompatible({ name: "inferd", baseURL, includeUsage: true });
 const asked = { model: provider(model), prompt: question, temperature: 0, maxOutputTokens: 16, maxRetries: 0 };
