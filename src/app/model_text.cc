@@ -113,6 +113,7 @@ Result<> AddDialect(const ModelConfig& config,
   served->marker_tokens = text::MarkerTokens(*served->tokenizer, served->dialect);
   if (served->chat_template != nullptr) {
     served->arguments_as_text = api::WantsArgumentsAsText(*served->chat_template);
+    served->template_knows_effort = api::KnowsReasoningEffort(*served->chat_template);
   }
   const auto& [calls, reasoning] = served->dialect;
   log::Info("app",

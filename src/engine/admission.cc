@@ -109,6 +109,7 @@ bool Scheduler::Impl::TryAdmitTo(Sequence* sequence, std::int32_t group_index) {
   sequence->last_step = sequence->sample_step = -1;
   if (!sequence->planned_once) {
     sequence->planned_once = true;
+    fair_order_.Served(sequence->request.priority, sequence->turn);
     sequence->admitted_ns = clock_.NowNs();
     sequence->num_cached = std::min(sequence->next_position, sequence->num_prompt);
   }

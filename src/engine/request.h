@@ -33,6 +33,10 @@ struct SequenceRequest {
   std::vector<std::int32_t> eos_tokens;
   std::vector<std::int32_t> stop_tokens;
   std::int32_t priority = 0;  // lower runs first and may preempt higher
+  /// Whose it is: at equal priority tenants are served in turn, and so are the users of each
+  /// (FairOrder).
+  std::string tenant;
+  std::string user;
   /// On the scheduler's clock; 0: none. `queue_deadline_ns`: the first step must be planned by
   /// then. `deadline_ns`: the sequence must have ended by then, whatever its state. Both end it
   /// with kDeadlineExceeded.

@@ -13,6 +13,9 @@ namespace inferd::engine {
 namespace {
 
 constexpr std::int64_t kMaxReservedOutput = 1024;
+/// Output that a turn is charged for at most: what a request may have says little about what it
+/// will have.
+constexpr std::int64_t kMaxChargedOutput = 512;
 
 }  // namespace
 
@@ -96,6 +99,12 @@ Result<> Scheduler::Impl::Add(SequenceRequest request) {
                sequence->num_prompt / options_.page_size);
   sequence->request = std::move(request);
   const SequenceRequest& own = sequence->request;
+  sequence->turn = fair_order_.Arrive(
+      own.priority,
+      own.tenant,
+      own.user,
+      sequence->num_prompt +
+          std::min(sequence->max_tokens_total - sequence->num_prompt, kMaxChargedOutput));
   if (own.queue_deadline_ns != 0) {
     deadlines_.insert({own.queue_deadline_ns, own.id, true});
   }
@@ -235,6 +244,7 @@ void Scheduler::Impl::MarkFinished(Sequence* sequence, FinishReason reason) {
   if (request.deadline_ns != 0) {
     deadlines_.erase({request.deadline_ns, request.id, false});
   }
+  fair_order_.Leave(request.priority, request.tenant, request.user);
   AskForMask(sequence, false);
   sequence->planned_samples.clear();
   LeaveFork(sequence);

@@ -60,6 +60,7 @@ struct alignas(64) Sequence {
   std::vector<std::int32_t> pages;
   std::uint64_t chain_serial = BlockManager::kRoot;  // of block num_committed - 1
   std::int64_t num_hit_pages = 0;          // leading pages taken from the cache at this admission
+  std::int64_t turn = 0;                   // among those of its priority (FairOrder)
   std::int64_t order = 0;                  // of arrival
   std::int64_t admitted_ns = 0;            // first time it got a row; 0: not yet
   std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none
@@ -75,12 +76,15 @@ struct alignas(64) Sequence {
   }
 };
 
-/// Who goes first: better (lower) priority, then earlier arrival. A total order, hence the first
-/// sequence always advances.
+/// Who goes first: better (lower) priority, then earlier turn, then earlier arrival. A total order
+/// that is fixed when a sequence arrives, hence the first one always advances.
 struct RunsBefore {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->request.priority != b->request.priority) {
       return a->request.priority < b->request.priority;
+    }
+    if (a->turn != b->turn) {
+      return a->turn < b->turn;
     }
     return a->order < b->order;
   }

@@ -83,8 +83,10 @@ struct GenerateRequest {
   std::shared_ptr<const TokenConstraint> constraint;  // null: any token
   std::vector<std::int32_t> stop_token_ids;           // beside the model's own end ids
   std::int32_t priority = 0;                          // lower goes first
-  std::int64_t queue_deadline_ms = 0;                 // 0: the server's default
-  std::string cache_salt;  // part of the prefix cache's key, with the tenant
+  std::string tenant;                                 // whose key it is; empty: no keys
+  std::string user;  // the tenant's end user: who are served in turn at equal priority
+  std::int64_t queue_deadline_ms = 0;  // 0: the server's default
+  std::string cache_salt;              // part of the prefix cache's key, with the tenant
 };
 
 enum class Phase : std::uint8_t {

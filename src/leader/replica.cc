@@ -173,6 +173,8 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.eos_tokens = options_.eos_tokens;
     sequence.stop_tokens = request.stop_token_ids;
     sequence.priority = request.priority;
+    sequence.tenant = request.tenant;
+    sequence.user = request.user;
     if (request.queue_deadline_ms > 0) {
       sequence.queue_deadline_ns = clock_.NowNs() + request.queue_deadline_ms * kNsPerMs;
     }

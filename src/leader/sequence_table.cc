@@ -29,6 +29,7 @@ std::uint64_t SequenceTable::Add(const GenerateRequest& request, std::int64_t co
   const std::uint64_t first = next_sequence_;
   const std::uint64_t key = next_stream_++;
   Stream stream{request.stream, request.sink, request.n, cost_tokens, {}};
+  stream.holds = request.n > 1 && request.sampling.prompt_logprobs >= 0;
   for (std::int32_t choice = 0; choice < request.n; ++choice) {
     const std::uint64_t id = next_sequence_++;
     sequences_.emplace(id, Sequence{key, choice, {}, {}});
@@ -66,13 +67,26 @@ std::vector<std::uint64_t> SequenceTable::All() const {
   return ids;
 }
 
-OutputEvent& SequenceTable::Stage(EventSink* sink) {
+void SequenceTable::Stage(EventSink* sink, OutputEvent event) {
   auto batch = std::find_if(
       batches_.begin(), batches_.end(), [&](const Batch& b) { return b.sink == sink; });
   if (batch == batches_.end()) {
     batch = batches_.insert(batches_.end(), Batch{sink, {}});
   }
-  return batch->events.emplace_back();
+  batch->events.push_back(std::move(event));
+}
+
+void SequenceTable::Give(Stream* stream, OutputEvent event) {
+  if (stream->holds && event.choice != 0) {
+    stream->held.push_back(std::move(event));
+    return;
+  }
+  Stage(stream->sink, std::move(event));
+  stream->holds = false;
+  for (OutputEvent& sibling : stream->held) {
+    Stage(stream->sink, std::move(sibling));
+  }
+  stream->held.clear();
 }
 
 void SequenceTable::Take(std::vector<engine::TokenEvent>& events) {
@@ -92,8 +106,8 @@ void SequenceTable::Take(std::vector<engine::TokenEvent>& events) {
     if (event.token < 0 && !ends) {
       continue;  // Parts of what goes out with the first token or the end.
     }
-    const Stream& stream = streams_.at(sequence.stream);
-    OutputEvent& out = Stage(stream.sink);
+    Stream& stream = streams_.at(sequence.stream);
+    OutputEvent out;
     out.stream = stream.id;
     out.choice = sequence.choice;
     if (event.token >= 0) {
@@ -111,6 +125,7 @@ void SequenceTable::Take(std::vector<engine::TokenEvent>& events) {
     out.embedding = std::move(sequence.embedding);
     sequence.embedding.clear();
     out.error = std::move(event.error);
+    Give(&stream, std::move(out));
     if (ends) {
       const Sequence ended = std::move(sequence);
       sequences_.erase(found);
@@ -126,12 +141,13 @@ void SequenceTable::Fail(std::uint64_t id, const Error& error) {
   }
   const Sequence sequence = std::move(found->second);
   sequences_.erase(found);
-  const Stream& stream = streams_.at(sequence.stream);
-  OutputEvent& out = Stage(stream.sink);
+  Stream& stream = streams_.at(sequence.stream);
+  OutputEvent out;
   out.stream = stream.id;
   out.choice = sequence.choice;
   out.finish = FinishReason::kError;
   out.error = error;
+  Give(&stream, std::move(out));
   End(id, sequence);
 }
 

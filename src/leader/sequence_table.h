@@ -49,6 +49,10 @@ class SequenceTable {
     std::int32_t live = 0;
     std::int64_t cost_tokens = 0;
     std::vector<std::uint64_t> sequences;  // by choice; 0: ended
+    /// The first choice's first event carries the prompt's logprobs for all of them: until it is
+    /// out, the events of its siblings wait in `held`.
+    bool holds = false;
+    std::vector<OutputEvent> held = {};
   };
   struct Sequence {
     std::uint64_t stream = 0;
@@ -67,7 +71,8 @@ class SequenceTable {
     }
   };
 
-  OutputEvent& Stage(EventSink* sink);
+  void Stage(EventSink* sink, OutputEvent event);
+  void Give(Stream* stream, OutputEvent event);
   void End(std::uint64_t id, const Sequence& sequence);
 
   const RequestEnded on_ended_;

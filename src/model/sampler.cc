@@ -2,6 +2,8 @@
 #include "model/sampler.h"
 
 #include "model/logits.h"
+#include "model/repetition.h"
+#include "model/sampler_chain.h"
 
 #include <algorithm>
 #include <cmath>
@@ -119,6 +121,14 @@ void ApplyParams(const SamplingState& state, Edits& edits) {
   const spec::SamplingParams& params = state.params();
   for (const auto& [token, bias] : params.logit_bias) {
     edits.Apply(token, [bias = bias](float x) { return x + bias; });
+  }
+  if (params.dry_multiplier > 0) {
+    thread_local std::vector<std::pair<std::int32_t, float>> repetitions;
+    repetitions.clear();
+    ListRepetitions(state.history(), params, &repetitions);
+    for (const auto& [token, penalty] : repetitions) {
+      edits.Apply(token, [penalty = penalty](float x) { return x - penalty; });
+    }
   }
   if (!state.penalises()) {
     return;
@@ -241,8 +251,11 @@ std::int32_t Pick(const SamplingState& state,
   if (peak.token < 0 || peak.value < kLowestAllowed) {
     return -1;
   }
-  const bool greedy = params.temperature < kGreedyTemperature;
-  return greedy ? peak.token : Draw(logits, params, peak.value, position);
+  if (params.temperature < kGreedyTemperature) {
+    return peak.token;
+  }
+  return UsesChain(params) ? DrawFromChain(logits, params, peak.value, kLowestAllowed, position)
+                           : Draw(logits, params, peak.value, position);
 }
 
 double LogSum(std::span<const float> logits, float peak) {
@@ -261,6 +274,9 @@ SamplingState::SamplingState(const spec::SamplingParams& params,
   if (!params.bad_words.empty()) {
     outputs_.assign(tokens.begin() + num_prompt, tokens.end());
   }
+  if (params.dry_multiplier > 0) {
+    history_.assign(tokens.begin(), tokens.end());
+  }
   if (!penalises_) {
     return;
   }
@@ -276,6 +292,9 @@ SamplingState::SamplingState(const spec::SamplingParams& params,
 void SamplingState::AddOutput(std::int32_t token) {
   if (!params_.bad_words.empty()) {
     outputs_.push_back(token);
+  }
+  if (params_.dry_multiplier > 0) {
+    history_.push_back(token);
   }
   if (penalises_ && token >= 0) {
     ++used_[token].outputs;

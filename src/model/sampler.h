@@ -34,6 +34,8 @@ class SamplingState {
   /// Empty unless a penalty asks for it.
   const std::unordered_map<std::int32_t, Use>& used() const { return used_; }
   bool penalises() const { return penalises_; }
+  /// Prompt and output; empty unless repetitions are looked for.
+  std::span<const std::int32_t> history() const { return history_; }
 
   /// Tokens that must not come at `position`, as long as others can: those that would complete a
   /// bad word, and end tokens before min_tokens.
@@ -44,6 +46,7 @@ class SamplingState {
   bool penalises_ = false;
   std::int64_t num_prompt_ = 0;
   std::vector<std::int32_t> outputs_;  // kept when there are bad words
+  std::vector<std::int32_t> history_;
   std::unordered_map<std::int32_t, Use> used_;
 };
 
@@ -51,8 +54,9 @@ class SamplingState {
 double RandomAt(std::uint64_t seed, std::int64_t position);
 
 /// Token for `position`. Order: logprobs from the raw logits; then `mask` (null: none) and
-/// allowed_tokens, logit_bias, repetition (prompt and output), presence and frequency (output
-/// only), bans; then greedy at temperature 0, else temperature, top_k, top_p, min_p and the draw.
+/// allowed_tokens, logit_bias, DRY, repetition (prompt and output), presence and frequency (output
+/// only), bans; then greedy at temperature 0, else temperature, top_k, typical_p, top_p, min_p, xtc
+/// (or the order that `samplers` gives) and the draw.
 /// Fills token, logprob, rank and top of `out`; token -1 when the row holds NaN or an infinity, or
 /// nothing is allowed. `logits` is scratch during the call and has its old values afterwards.
 void SampleToken(std::span<float> logits,

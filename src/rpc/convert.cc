@@ -94,6 +94,19 @@ void Put(const spec::SamplingParams& params, v1::SamplingParams* proto) {
   }
   proto->set_min_tokens(params.min_tokens);
   proto->mutable_end_tokens()->Add(params.end_tokens.begin(), params.end_tokens.end());
+  proto->set_typical_p(params.typical_p);
+  proto->set_xtc_probability(params.xtc_probability);
+  proto->set_xtc_threshold(params.xtc_threshold);
+  proto->set_dynatemp_range(params.dynatemp_range);
+  proto->set_dynatemp_exponent(params.dynatemp_exponent);
+  proto->set_dry_multiplier(params.dry_multiplier);
+  proto->set_dry_base(params.dry_base);
+  proto->set_dry_allowed_length(params.dry_allowed_length);
+  proto->set_dry_last_n(params.dry_last_n);
+  proto->mutable_dry_breakers()->Add(params.dry_breakers.begin(), params.dry_breakers.end());
+  for (const spec::SamplerKind kind : params.samplers) {
+    proto->add_samplers(static_cast<std::int32_t>(kind));
+  }
 }
 
 void Put(const spec::TokenMask& mask, v1::TokenMask* proto) {
@@ -170,7 +183,7 @@ void Put(const spec::StepResult& result, v1::StepResult* proto) {
     Put(token, proto->add_sampled());
   }
   for (const spec::PromptLogprobs& prompt : result.prompt_logprobs) {
-    v1::PromptLogprobs* item = proto->add_prompt_logprobs();
+    v1::RowPromptLogprobs* item = proto->add_prompt_logprobs();
     item->set_row(prompt.row);
     item->set_group(prompt.group);
     item->set_first(prompt.first);
@@ -296,6 +309,21 @@ spec::SamplingParams Get(const v1::SamplingParams& proto) {
   }
   params.min_tokens = proto.min_tokens();
   params.end_tokens.assign(proto.end_tokens().begin(), proto.end_tokens().end());
+  params.typical_p = proto.typical_p();
+  params.xtc_probability = proto.xtc_probability();
+  params.xtc_threshold = proto.xtc_threshold();
+  params.dynatemp_range = proto.dynatemp_range();
+  params.dynatemp_exponent = proto.dynatemp_exponent();
+  params.dry_multiplier = proto.dry_multiplier();
+  params.dry_base = proto.dry_base();
+  params.dry_allowed_length = proto.dry_allowed_length();
+  params.dry_last_n = proto.dry_last_n();
+  params.dry_breakers.assign(proto.dry_breakers().begin(), proto.dry_breakers().end());
+  for (const std::int32_t kind : proto.samplers()) {
+    if (kind >= 0 && kind <= static_cast<std::int32_t>(spec::SamplerKind::kXtc)) {
+      params.samplers.push_back(static_cast<spec::SamplerKind>(kind));
+    }
+  }
   return params;
 }
 
@@ -383,7 +411,7 @@ spec::StepResult Get(const v1::StepResult& proto) {
   for (const v1::SampledToken& item : proto.sampled()) {
     result.sampled.push_back(Get(item));
   }
-  for (const v1::PromptLogprobs& item : proto.prompt_logprobs()) {
+  for (const v1::RowPromptLogprobs& item : proto.prompt_logprobs()) {
     spec::PromptLogprobs& prompt = result.prompt_logprobs.emplace_back();
     prompt.row = item.row();
     prompt.group = item.group();

@@ -41,6 +41,8 @@ class Admission {
   const std::string& key_name() const { return key_name_; }
   /// Whom what the request makes belongs to: ApiKey::owner(), "-" without keys.
   const std::string& owner() const { return owner_; }
+  /// False: the server has no keys.
+  bool has_key() const { return has_key_; }
   /// kPermissionDenied when the key is not for this model, as the client called it.
   Result<> UseModel(std::string_view model) const;
   /// Sets aside prompt tokens plus the most that may be generated; kResourceExhausted fills
@@ -98,6 +100,8 @@ class Gate {
   Result<std::shared_ptr<Admission>> AdmitOwner(std::string_view owner,
                                                 const Ask& ask,
                                                 Refusal* refusal);
+  /// Records of the ledger that were lost; 0 without one.
+  std::uint64_t dropped_records() const { return ledger_ == nullptr ? 0 : ledger_->dropped(); }
 
   /// From now on these keys are known. Allowances of keys that stay carry on.
   void SetKeys(KeyTable keys);

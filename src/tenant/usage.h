@@ -40,6 +40,8 @@ class UsageSink {
  public:
   virtual ~UsageSink() = default;
   virtual void Put(UsageRecord record) = 0;
+  /// Records that were lost.
+  virtual std::uint64_t dropped() const { return 0; }
 };
 
 }  // namespace inferd::tenant

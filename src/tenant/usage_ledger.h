@@ -33,7 +33,7 @@ class UsageLedger final : public UsageSink {
 
   void Put(UsageRecord record) override;
   /// Records that were lost: the queue was full or a file could not be written.
-  std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+  std::uint64_t dropped() const override { return dropped_.load(std::memory_order_relaxed); }
 
  private:
   struct Files;

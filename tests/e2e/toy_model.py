@@ -41,6 +41,8 @@ SCRIPTS = {
     "calls": (["<to", "ol_call>\n", '{"name": "get_time", "arguments": {"city": "Rome"}}\n', "</tool_call>\n", "<tool_c",
                'all>\n{"name": "get_time", "arguments": {"city": "Bern"}}', "\n</too", "l_call>"], END),
     "half": (["Well: ", "<tool", "_call>\n{", '"name": "get_time", ', '"argu', "ments: oops"], END),
+    # Reasons to its end unless it is made to stop.
+    "ponder": (["<th", "ink>", *(f" h{a}{b}" for a in "jqxz" for b in "jqxzvk")], END),
 }
 
 TEMPLATE = (

@@ -106,7 +106,7 @@ void MessageFormat::AppendStart(const Usage& usage, std::string* out) {
   *out += "}}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n";
 }
 
-void MessageFormat::AppendOpening(std::int32_t /*index*/, std::string* /*out*/) {}
+void MessageFormat::AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) {}
 
 void MessageFormat::CloseBlock(std::string* out) {
   if (open_) {

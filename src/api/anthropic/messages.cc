@@ -47,7 +47,8 @@ Result<> ReadThinking(const Fields& fields, ChatRequest* chat) {
           fields.fault(), "thinking.type", "thinking.type must be enabled, disabled or adaptive");
     }
     enabled = *type != "disabled";
-    INFERD_TRY(inner.Int(kBudgetTokens));
+    INFERD_ASSIGN(const auto budget, inner.Int(kBudgetTokens));
+    chat->thinking_budget = enabled ? budget : std::nullopt;
   }
   chat->template_kwargs = enabled ? R"({"enable_thinking":true})" : R"({"enable_thinking":false})";
   return {};
@@ -113,6 +114,10 @@ Result<> ReadParams(const ServerContext& context, const Fields& fields, Generate
   params->sampling.top_p = top_p.value_or(params->sampling.top_p);
   params->sampling.top_k = static_cast<std::int32_t>(top_k.value_or(params->sampling.top_k));
   INFERD_ASSIGN(params->stop, ParseStops(fields, "stop_sequences"));
+  if (const Json* const metadata = fields.Find("metadata"); metadata && metadata->is_object()) {
+    INFERD_ASSIGN(auto user, Fields(*metadata, fields.fault(), "metadata.").String("user_id"));
+    params->caller.user = UserKey(user.value_or(""));
+  }
   INFERD_ASSIGN(params->stream, fields.BoolOr("stream", false));
   return {};
 }

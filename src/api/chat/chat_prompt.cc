@@ -107,8 +107,9 @@ Result<std::vector<std::int32_t>> EncodeChat(const ServerContext& context,
                                              const ChatRequest& chat,
                                              const ChatText& rendered,
                                              Fault* fault) {
-  INFERD_ASSIGN(auto ids,
-                EncodePrompt(context, rendered.text, chat.add_special_tokens, "messages", fault));
+  INFERD_ASSIGN(
+      auto ids,
+      EncodePrompt(context, rendered.text, chat.add_special_tokens, "messages", fault, chat.keep));
   if (ids.empty()) {
     return FieldError(fault, "messages", "The messages make an empty prompt");
   }

@@ -3,6 +3,9 @@
 
 #include "api/chat/call_constraint.h"
 #include "api/chat/chat_messages.h"
+#include "api/chat/thinking_budget.h"
+#include "api/core/constraint_wraps.h"
+#include "api/core/prompt_cut.h"
 #include "text/dialect_parser.h"
 
 #include <utility>
@@ -11,6 +14,9 @@ namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// Room that truncate_prompt_tokens -1 leaves when the request does not say how much it needs.
+constexpr std::int64_t kReservedOutput = 16;
 
 Result<std::int32_t> ParseLogprobs(const Fields& fields) {
   INFERD_ASSIGN(const bool logprobs, fields.BoolOr("logprobs", false));
@@ -93,6 +99,8 @@ Result<> ParseChatPrompt(const Fields& fields, ChatRequest* chat) {
                         given->type_name());
     }
     chat->template_kwargs = given->dump();
+  } else if (chat->reasoning_effort == "none") {
+    chat->template_kwargs = R"({"enable_thinking":false})";  // for templates that can switch it off
   }
   INFERD_ASSIGN(chat->chat_template, fields.String("chat_template"));
   INFERD_ASSIGN(chat->add_special_tokens, fields.BoolOr("add_special_tokens", true));
@@ -111,6 +119,9 @@ Result<ChatRequest> ParseChatRequest(const ServerContext& context, const Fields&
   INFERD_ASSIGN(const auto max_completion_tokens, fields.Int(limits::kMaxCompletionTokens));
   chat.params.max_tokens = max_completion_tokens ? max_completion_tokens : max_tokens;
   INFERD_TRY(ParseChatPrompt(fields, &chat));
+  INFERD_ASSIGN(chat.keep,
+                ParsePromptCut(context, fields, chat.params.max_tokens.value_or(kReservedOutput)));
+  INFERD_ASSIGN(chat.thinking_budget, fields.Int(limits::kThinkingBudget));
   INFERD_ASSIGN(chat.include_reasoning, fields.BoolOr("include_reasoning", true));
   return chat;
 }
@@ -128,6 +139,10 @@ Result<GenerationSpec> PrepareChat(const ServerContext& context,
   AddParsers(context.model, chat, rendered, &spec);
   const bool in_reasoning = spec.parsers != nullptr && spec.parsers->Make()->in_reasoning();
   INFERD_TRY(Constrain(context, chat, in_reasoning, &prototype, fault));
+  if (prototype.constraint != nullptr) {
+    ConstrainToAllowed(context.service.model().eos_ids, &prototype);
+  }
+  INFERD_TRY(LimitReasoning(context, chat, spec, &prototype));
   INFERD_TRY(AddPrompts(context,
                         std::move(prompts),
                         prototype,

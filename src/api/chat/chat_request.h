@@ -28,11 +28,14 @@ struct ChatRequest {
   ChatTools tools;
   bool include_reasoning = true;  // false: it is made, but not answered
   std::optional<std::string> reasoning_effort;
+  std::optional<std::int64_t>
+      thinking_budget;                       // tokens of reasoning; absent: reasoning_effort says
   std::string template_kwargs;               // a JSON object as text; empty: none
   std::optional<std::string> chat_template;  // in place of the model's own
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = true;
+  std::optional<std::int64_t> keep;  // the prompt's last tokens; absent: all
   GenerateParams params;
 };
 

@@ -24,7 +24,21 @@ std::string RenderedCall(const text::ChatTemplate& chat_template, Json arguments
   return rendered.ok() ? *std::move(rendered) : std::string();
 }
 
+std::string RenderedWithEffort(const text::ChatTemplate& chat_template, const char* effort) {
+  Json variables;
+  variables["messages"] = {{{"role", "user"}, {"content", "hi"}}};
+  variables["tools"] = nullptr;
+  variables["add_generation_prompt"] = true;
+  variables["reasoning_effort"] = effort;
+  auto rendered = chat_template.Render(variables.dump());
+  return rendered.ok() ? *std::move(rendered) : std::string();
+}
+
 }  // namespace
+
+bool KnowsReasoningEffort(const text::ChatTemplate& chat_template) {
+  return RenderedWithEffort(chat_template, "low") != RenderedWithEffort(chat_template, "high");
+}
 
 bool WantsArgumentsAsText(const text::ChatTemplate& chat_template) {
   // A template that writes parameters one by one shows neither form, and needs the object.

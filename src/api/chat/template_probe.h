@@ -10,4 +10,7 @@ namespace inferd::api {
 /// templates want objects, some put the text between their own marks.
 bool WantsArgumentsAsText(const text::ChatTemplate& chat_template);
 
+/// The prompt depends on reasoning_effort: the model has learnt what it means.
+bool KnowsReasoningEffort(const text::ChatTemplate& chat_template);
+
 }  // namespace inferd::api

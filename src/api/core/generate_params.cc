@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/core/generate_params.h"
 
+#include "api/core/caller.h"
 #include "api/core/constraint.h"
+#include "api/core/prompt_cut.h"
+#include "api/core/sampler_params.h"
+#include "api/core/token_params.h"
 #include "base/error.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <random>
 #include <utility>
@@ -41,10 +44,10 @@ bool Empty(const Json& value) {
 bool EmptyString(const Json& value) {
   return value.is_string() && value.get_ref<const std::string&>().empty();
 }
+bool Zero(const Json& value) { return value.is_number() && value.get<double>() == 0; }
 bool One(const Json& value) { return value.is_number() && value.get<double>() == 1; }
 bool NoTool(const Json& value) { return value == "none" || value == "auto"; }
 bool TextOnly(const Json& value) { return value == Json::array({"text"}); }
-bool UsualTier(const Json& value) { return value == "auto" || value == "default"; }
 
 constexpr Refused kRefused[] = {
     {"functions", Empty},
@@ -53,24 +56,17 @@ constexpr Refused kRefused[] = {
     {"best_of", One},
     {"use_beam_search", False},
     {"length_penalty", One},
-    {"prompt_logprobs", Never},
     {"prompt_embeds", Never},
-    {"truncate_prompt_tokens", Never},
     {"logits_processors", Empty},
     {"modalities", TextOnly},
     {"audio", Never},
     {"prediction", Never},
     {"web_search_options", Never},
     {"store", False},
-    {"service_tier", UsualTier},
     {"mm_processor_kwargs", Empty},
     {"images", Empty},
-    {"typical_p", One},
-    {"mirostat", Never},
+    {"mirostat", Zero},
     {"lora_request", Never},
-    {"return_tokens_as_token_ids", False},
-    {"return_token_ids", False},
-    {"thinking_token_budget", Never},
     {"verbosity", Never},
     {"kv_transfer_params", Never},
 };
@@ -105,109 +101,6 @@ Result<> ParseSampling(const Fields& fields, spec::SamplingParams* sampling) {
   return {};
 }
 
-Result<> ParseLogitBias(const ServerContext& context,
-                        const Fields& fields,
-                        spec::SamplingParams* sampling) {
-  const Json* const bias = fields.Find("logit_bias");
-  if (bias == nullptr) {
-    return {};
-  }
-  if (!bias->is_object()) {
-    return FieldError(fields.fault(),
-                      "logit_bias",
-                      "logit_bias must be an object of token ids to numbers, not {}",
-                      bias->type_name());
-  }
-  if (bias->size() > limits::kLogitBias) {
-    return FieldError(fields.fault(),
-                      "logit_bias",
-                      "logit_bias has {} entries; at most {} are allowed",
-                      bias->size(),
-                      limits::kLogitBias);
-  }
-  for (const auto& [key, value] : bias->items()) {
-    const std::string path = "logit_bias." + key;
-    std::int32_t id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
-        id >= context.model.vocab_size) {
-      return FieldError(fields.fault(),
-                        path,
-                        "logit_bias keys must be token ids from 0 to {}",
-                        context.model.vocab_size - 1);
-    }
-    INFERD_ASSIGN(const double amount,
-                  ToReal(value, limits::kLogitBiasValue, path, fields.fault()));
-    sampling->logit_bias.emplace_back(id, static_cast<float>(amount));
-  }
-  return {};
-}
-
-Result<> ParseAllowedTokens(const ServerContext& context,
-                            const Fields& fields,
-                            spec::SamplingParams* sampling) {
-  const Json* const given = fields.Find("allowed_token_ids");
-  if (given == nullptr) {
-    return {};
-  }
-  INFERD_ASSIGN(sampling->allowed_tokens,
-                ParseIds(*given,
-                         "allowed_token_ids",
-                         context.model.vocab_size,
-                         limits::kAllowedTokenIds,
-                         fields.fault()));
-  if (sampling->allowed_tokens.empty()) {
-    return FieldError(fields.fault(),
-                      "allowed_token_ids",
-                      "allowed_token_ids is empty, so nothing could be generated");
-  }
-  std::sort(sampling->allowed_tokens.begin(), sampling->allowed_tokens.end());
-  return {};
-}
-
-// A word as it stands at a text's start and behind a space, as vLLM does: the second spelling only
-// when it differs in its first token and not in length.
-Result<> ParseBadWords(const ServerContext& context,
-                       const Fields& fields,
-                       spec::SamplingParams* sampling) {
-  const Json* const given = fields.Find("bad_words");
-  if (given == nullptr) {
-    return {};
-  }
-  Fault* const fault = fields.fault();
-  if (!given->is_array() || given->size() > limits::kBadWords) {
-    return FieldError(
-        fault, "bad_words", "bad_words must be a list of at most {} strings", limits::kBadWords);
-  }
-  for (std::size_t i = 0; i < given->size(); ++i) {
-    const std::string path = fmt::format("bad_words[{}]", i);
-    const Json& item = (*given)[i];
-    const std::string word = item.is_string() ? item.get<std::string>() : "";
-    const std::size_t begin = word.find_first_not_of(' ');
-    if (begin == std::string::npos || word.size() > limits::kBadWordBytes) {
-      return FieldError(fault,
-                        path,
-                        "{} must be a string of 1 to {} bytes that is not blank",
-                        path,
-                        limits::kBadWordBytes);
-    }
-    std::vector<std::int32_t> plain;
-    for (const char* prefix : {"", " "}) {
-      INFERD_ASSIGN(
-          auto ids,
-          context.model.tokenizer->Encode(prefix + word.substr(begin),
-                                          {.add_special = false, .parse_special = false}));
-      const bool is_plain = *prefix == 0;
-      if (ids.empty() || (!is_plain && (ids.size() != plain.size() || ids[0] == plain[0]))) {
-        continue;
-      }
-      plain = ids;
-      sampling->bad_words.push_back(std::move(ids));
-    }
-  }
-  return {};
-}
-
 Result<> ParseStreaming(const Fields& fields, GenerateParams* params) {
   INFERD_ASSIGN(params->stream, fields.BoolOr("stream", false));
   const Json* const options = fields.Find("stream_options");
@@ -227,9 +120,21 @@ Result<> ParseStreaming(const Fields& fields, GenerateParams* params) {
   const Fields inner(*options, fields.fault(), "stream_options.");
   INFERD_ASSIGN(params->include_usage, inner.BoolOr("include_usage", false));
   INFERD_ASSIGN(const bool continuous, inner.BoolOr("continuous_usage_stats", false));
-  if (continuous) {
-    return NotSupportedYet(fields.fault(), inner.Path("continuous_usage_stats"));
+  params->continuous_usage = continuous && params->include_usage;  // as vLLM does
+  return {};
+}
+
+/// What the answer tells of tokens and of time.
+Result<> ParseReport(const Fields& fields, GenerateParams* params) {
+  INFERD_ASSIGN(const auto scores, fields.Int(limits::kPromptLogprobs));
+  if (scores && params->stream) {
+    return FieldError(
+        fields.fault(), "prompt_logprobs", "prompt_logprobs is for requests without stream only");
   }
+  params->sampling.prompt_logprobs = static_cast<std::int32_t>(scores.value_or(-1));
+  INFERD_ASSIGN(params->report.token_ids, fields.BoolOr("return_token_ids", false));
+  INFERD_ASSIGN(params->report.tokens_as_ids, fields.BoolOr("return_tokens_as_token_ids", false));
+  INFERD_ASSIGN(params->report.timings, fields.BoolOr("timings_per_token", false));
   return {};
 }
 
@@ -327,17 +232,13 @@ Result<GenerateParams> ParseParams(const ServerContext& context, const Fields& f
   INFERD_TRY(RefuseUnsupported(fields));
   GenerateParams params = DefaultParams(context.model);
   INFERD_TRY(ParseSampling(fields, &params.sampling));
-  INFERD_TRY(ParseLogitBias(context, fields, &params.sampling));
-  INFERD_TRY(ParseAllowedTokens(context, fields, &params.sampling));
-  INFERD_TRY(ParseBadWords(context, fields, &params.sampling));
+  INFERD_TRY(ParseSamplerParams(
+      *context.model.tokenizer, context.model.vocab_size, fields, &params.sampling));
+  INFERD_TRY(ParseTokenParams(context, fields, &params.sampling));
   INFERD_ASSIGN(params.grammar, ParseGrammar(context, fields));
-  if (params.grammar != nullptr && !params.sampling.allowed_tokens.empty()) {
-    return FieldError(fields.fault(),
-                      "allowed_token_ids",
-                      "allowed_token_ids cannot be combined with structured output");
-  }
   INFERD_ASSIGN(params.stop, ParseStops(fields, "stop"));
   INFERD_TRY(ParseStreaming(fields, &params));
+  INFERD_TRY(ParseReport(fields, &params));
   INFERD_ASSIGN(const auto n, fields.Int(limits::kN));
   params.n = static_cast<std::int32_t>(n.value_or(1));
   INFERD_ASSIGN(const auto min_tokens, fields.Int(limits::kMinTokens));
@@ -345,15 +246,15 @@ Result<GenerateParams> ParseParams(const ServerContext& context, const Fields& f
   INFERD_ASSIGN(params.ignore_eos, fields.BoolOr("ignore_eos", false));
   INFERD_ASSIGN(params.include_stop, fields.BoolOr("include_stop_str_in_output", false));
   INFERD_ASSIGN(params.skip_special, fields.BoolOr("skip_special_tokens", true));
-  INFERD_ASSIGN(const auto priority, fields.Int(limits::kPriority));
-  params.priority = static_cast<std::int32_t>(priority.value_or(0));
+  // No effect: no tokenizer here puts spaces between tokens.
+  INFERD_TRY(fields.Bool("spaces_between_special_tokens"));
+  INFERD_ASSIGN(params.caller, ParseCaller(fields));
   INFERD_ASSIGN(const auto salt, fields.String("cache_salt"));
   if (salt && (salt->empty() || salt->size() > limits::kSaltBytes)) {
     return FieldError(
         fields.fault(), "cache_salt", "cache_salt must have 1 to {} bytes", limits::kSaltBytes);
   }
   params.cache_salt = salt.value_or("");
-  INFERD_TRY(fields.String("user"));
   if (const Json* const ids = fields.Find("stop_token_ids")) {
     INFERD_ASSIGN(params.stop_token_ids,
                   ParseIds(*ids,
@@ -381,6 +282,9 @@ Result<> ApplyParams(const ServerContext& context,
   spec->include_stop = params.include_stop;
   spec->skip_special = params.skip_special;
   spec->logprobs = params.sampling.logprobs >= 0;
+  spec->report = params.report;
+  spec->continuous_usage = params.continuous_usage;
+  spec->prompt_top = params.sampling.prompt_logprobs;
   spec->tokenizer = context.model.tokenizer;
   spec->arrived_ns = context.arrived_ns;
   spec->metrics = &context.metrics;
@@ -392,7 +296,8 @@ Result<> ApplyParams(const ServerContext& context,
     prototype->constraint = MakeConstraint(params.grammar, context.model.tokenizer, {});
   }
   prototype->stop_token_ids = params.stop_token_ids;
-  prototype->priority = params.priority;
+  prototype->priority = params.caller.priority;
+  prototype->user = params.caller.user;
   prototype->cache_salt = params.cache_salt;
   return {};
 }
@@ -452,6 +357,7 @@ Result<> AddPrompts(const ServerContext& context,
     leader::GenerateRequest request = prototype;
     request.prompt = std::move(prompt);
     if (context.admission != nullptr) {
+      request.tenant = context.admission->has_key() ? context.admission->key_name() : "";
       request.priority = context.admission->PriorityFor(prototype.priority);
       request.cache_salt = context.admission->CacheSaltFor(prototype.cache_salt);
     }
@@ -472,10 +378,11 @@ Result<std::vector<std::int32_t>> EncodePrompt(const ServerContext& context,
                                                std::string_view text,
                                                bool add_special,
                                                std::string_view param,
-                                               Fault* fault) {
+                                               Fault* fault,
+                                               std::optional<std::int64_t> keep) {
   const auto room = static_cast<std::size_t>(context.service.max_model_len());
   const std::size_t longest = context.model.longest_token_bytes;
-  if (longest > 0 && text.size() / longest > room) {
+  if (!keep && longest > 0 && text.size() / longest > room) {
     *fault = {std::string(param), "context_length_exceeded"};
     return InvalidArgument(
         "The prompt has {} bytes and at least {} tokens, but this model's context holds {}; "
@@ -484,7 +391,13 @@ Result<std::vector<std::int32_t>> EncodePrompt(const ServerContext& context,
         text.size() / longest,
         room);
   }
-  return context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true});
+  INFERD_ASSIGN(
+      auto ids,
+      context.model.tokenizer->Encode(text, {.add_special = add_special, .parse_special = true}));
+  if (keep) {
+    CutPrompt(*keep, context.service.model().bos_id, &ids);
+  }
+  return ids;
 }
 
 std::string NewId(std::string_view prefix) {

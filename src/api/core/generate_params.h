@@ -3,6 +3,7 @@
 // server refuses by name.
 #pragma once
 
+#include "api/core/caller.h"
 #include "api/core/context.h"
 #include "api/core/fields.h"
 #include "api/core/generation.h"
@@ -38,7 +39,9 @@ struct GenerateParams {
   bool skip_special = true;
   bool stream = false;
   bool include_usage = false;
-  std::int32_t priority = 0;
+  bool continuous_usage = false;  // with include_usage only
+  ReplyReport report;
+  Caller caller;
   std::string cache_salt;
 };
 
@@ -82,12 +85,14 @@ Result<> AddPrompts(const ServerContext& context,
                     Fault* fault);
 
 /// Tokenises a prompt that will be run. A text that cannot fit into the context however it is cut
-/// is refused before that work is done; `param` names its field.
+/// is refused before that work is done, unless it is cut to its last `keep` tokens; `param` names
+/// its field.
 Result<std::vector<std::int32_t>> EncodePrompt(const ServerContext& context,
                                                std::string_view text,
                                                bool add_special,
                                                std::string_view param,
-                                               Fault* fault);
+                                               Fault* fault,
+                                               std::optional<std::int64_t> keep = {});
 
 /// Ids of a JSON array, each checked against the vocabulary; at most `max_count` of them.
 Result<std::vector<std::int32_t>> ParseIds(const nlohmann::ordered_json& value,

@@ -37,6 +37,7 @@ struct Generation::Choice {
   std::string text;                       // streams: not yet rendered; else all of it
   std::vector<text::OutputDelta> deltas;  // the same, when there is a parser
   std::vector<LogprobItem> logprobs;      // the same
+  std::vector<std::int32_t> token_ids;    // the same, when they are asked for
   std::vector<float> embedding;
   std::int64_t tokens = 0;
   std::int64_t reasoning_tokens = 0;
@@ -56,6 +57,12 @@ Generation::Generation(GenerationSpec spec) : spec_(std::move(spec)) {
     const auto& ids = spec_.requests[prompt].prompt;
     prompt_tokens_.push_back(static_cast<std::int64_t>(ids.size()));
     first_prompt_token_.push_back(ids.empty() ? -1 : ids.front());
+    PromptReport& report = prompts_.emplace_back();
+    report.ids_wanted = spec_.report.token_ids;
+    report.scores_wanted = spec_.prompt_top >= 0;
+    if (report.ids_wanted || report.scores_wanted) {
+      report.ids = ids;
+    }
     for (std::int32_t k = 0; k < spec_.n; ++k) {
       choices_.emplace_back(static_cast<std::int32_t>(choices_.size()), spec_);
     }
@@ -63,7 +70,7 @@ Generation::Generation(GenerationSpec spec) : spec_(std::move(spec)) {
   open_choices_ = choices_.size();
   if (!spec_.generate) {
     for (Choice& choice : choices_) {
-      AddEcho(&choice, static_cast<std::size_t>(choice.index / spec_.n), nullptr);
+      AddEcho(&choice, static_cast<std::size_t>(choice.index / spec_.n), false);
       EndChoice(&choice, leader::FinishReason::kLength, {});
     }
   }
@@ -119,11 +126,11 @@ void Generation::AddDeltas(Choice* choice, std::size_t before) {
   MarkDirty(choice);
 }
 
-void Generation::AddLogprob(Choice* choice, spec::SampledToken* token) {
-  const std::string text = text::MakeTokenText(*spec_.tokenizer, token->token).token;
-  choice->logprobs.push_back({.token = token->token,
-                              .logprob = token->logprob,
-                              .top = std::move(token->top),
+void Generation::AddLogprob(Choice* choice, spec::SampledToken token) {
+  const std::string text = text::MakeTokenText(*spec_.tokenizer, token.token).token;
+  choice->logprobs.push_back({.token = token.token,
+                              .logprob = token.logprob,
+                              .top = std::move(token.top),
                               .text_offset = choice->characters});
   choice->characters += Characters(text);
   pending_bytes_ +=
@@ -131,25 +138,42 @@ void Generation::AddLogprob(Choice* choice, spec::SampledToken* token) {
   MarkDirty(choice);
 }
 
-void Generation::AddEcho(Choice* choice,
-                         std::size_t prompt,
-                         std::vector<spec::SampledToken>* prompt_logprobs) {
+/// `scored`: the prompt's scores are here, if any were asked for.
+void Generation::AddEcho(Choice* choice, std::size_t prompt, bool scored) {
   if (!spec_.echo) {
     return;
   }
-  if (spec_.logprobs && prompt_logprobs != nullptr && first_prompt_token_[prompt] >= 0) {
-    // The first token follows nothing, so it has no logprob; the engine may leave it out or send it
-    // unscored.
-    const auto count = static_cast<std::int64_t>(prompt_logprobs->size());
-    spec::SampledToken first;
+  if (spec_.logprobs && scored && first_prompt_token_[prompt] >= 0) {
+    spec::SampledToken first;  // follows nothing, so it has no logprob
     first.token = first_prompt_token_[prompt];
-    AddLogprob(choice, &first);
+    AddLogprob(choice, std::move(first));
     choice->logprobs.back().known = false;
-    for (auto i = count == prompt_tokens_[prompt] ? 1 : 0; i < count; ++i) {
-      AddLogprob(choice, &(*prompt_logprobs)[static_cast<std::size_t>(i)]);
+    for (spec::SampledToken token : prompts_[prompt].scores) {
+      token.top.resize(std::min(token.top.size(), static_cast<std::size_t>(spec_.echo_top)));
+      AddLogprob(choice, std::move(token));
     }
   }
   AddText(choice, spec_.echoes[prompt]);
+}
+
+/// They come with the first event of a prompt's first choice, before all of the other choices'.
+void Generation::TakePromptScores(std::size_t prompt, std::vector<spec::SampledToken> scores) {
+  if (static_cast<std::int64_t>(scores.size()) == prompt_tokens_[prompt] && !scores.empty()) {
+    scores.erase(scores.begin());  // the engine may leave the first token out or send it unscored
+  }
+  prompts_[prompt].scores = std::move(scores);
+}
+
+/// The engine gives as many alternatives as echo or prompt_logprobs ask for, whichever is more.
+void Generation::CutPromptScores() {
+  if (spec_.prompt_top < 0) {
+    return;
+  }
+  for (PromptReport& report : prompts_) {
+    for (spec::SampledToken& score : report.scores) {
+      score.top.resize(std::min(score.top.size(), static_cast<std::size_t>(spec_.prompt_top)));
+    }
+  }
 }
 
 void Generation::EndChoice(Choice* choice, leader::FinishReason finish, StopReason reason) {
@@ -223,14 +247,20 @@ bool Generation::TakeToken(Choice* choice, leader::OutputEvent* event, std::int6
   }
   first_token_ns_ = first_token_ns_ == 0 ? now_ns : first_token_ns_;
   choice->last_token_ns = now_ns;
+  const std::int32_t token = event->token->token;
+  if (spec_.report.token_ids) {
+    choice->token_ids.push_back(token);
+    pending_bytes_ += 8;
+    MarkDirty(choice);
+  }
   if (spec_.logprobs) {
-    AddLogprob(choice, &*event->token);
+    AddLogprob(choice, std::move(*event->token));
   }
   const bool is_end = event->finish == leader::FinishReason::kStop && event->stop_token >= 0;
   if (is_end && !spec_.include_stop) {
     return false;
   }
-  return TakeText(choice, choice->detokenizer.Push(event->token->token));
+  return TakeText(choice, choice->detokenizer.Push(token));
 }
 
 std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
@@ -255,7 +285,10 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
     if (admitted_ns_ == 0) {
       admitted_ns_ = event.admitted_ns;
     }
-    AddEcho(&choice, prompt, &event.prompt_logprobs);
+    if (event.choice == 0) {
+      TakePromptScores(prompt, std::move(event.prompt_logprobs));
+    }
+    AddEcho(&choice, prompt, true);
     MarkDirty(&choice);
   }
   choice.embedding = std::move(event.embedding);
@@ -306,19 +339,30 @@ Usage Generation::usage() const {
 void Generation::RenderStream(std::string* out) {
   if (!started_) {
     started_ = true;
+    CutPromptScores();
     spec_.format->AppendStart(usage(), out);
   }
   for (Choice* choice : dirty_) {
     choice->queued = false;
     if (!choice->opened) {
       choice->opened = true;
-      spec_.format->AppendOpening(choice->index, out);
+      const Usage nothing_yet = UsageOf(*choice);
+      ReplyPiece opening;
+      opening.index = choice->index;
+      opening.prompt = PromptOf(*choice);
+      opening.usage = spec_.continuous_usage ? &nothing_yet : nullptr;
+      spec_.format->AppendOpening(opening, out);
     }
     if (choice->text.empty() && choice->deltas.empty() && choice->logprobs.empty() &&
-        choice->finish == leader::FinishReason::kNone) {
+        choice->token_ids.empty() && choice->finish == leader::FinishReason::kNone) {
       continue;
     }
-    spec_.format->AppendPiece(PieceOf(*choice), out);
+    ReplyPiece piece = PieceOf(*choice);
+    const Usage used = UsageOf(*choice);
+    piece.prompt = nullptr;  // it went out with the opening
+    piece.usage = spec_.continuous_usage ? &used : nullptr;
+    spec_.format->AppendPiece(piece, out);
+    choice->token_ids.clear();
     choice->text.clear();
     choice->deltas.clear();
     choice->logprobs.clear();
@@ -336,18 +380,34 @@ void Generation::RenderStream(std::string* out) {
   }
 }
 
+const PromptReport* Generation::PromptOf(const Choice& choice) const {
+  const PromptReport& report = prompts_[static_cast<std::size_t>(choice.index / spec_.n)];
+  return report.ids_wanted || report.scores_wanted ? &report : nullptr;
+}
+
+Usage Generation::UsageOf(const Choice& choice) const {
+  Usage used;
+  used.prompt_tokens = prompt_tokens_[static_cast<std::size_t>(choice.index / spec_.n)];
+  used.completion_tokens = choice.tokens;
+  used.reasoning_tokens = choice.reasoning_tokens;
+  return used;
+}
+
 ReplyPiece Generation::PieceOf(const Choice& choice) const {
   return {.index = choice.index,
           .text = choice.text,
           .deltas = choice.deltas,
           .logprobs = choice.logprobs,
           .embedding = choice.embedding,
+          .token_ids = choice.token_ids,
+          .prompt = PromptOf(choice),
           .finish = choice.finish,
           .stop_reason = &choice.stop_reason,
           .has_tool_calls = choice.has_tool_calls};
 }
 
 void Generation::RenderFull(std::string* out) {
+  CutPromptScores();
   std::vector<ReplyPiece> pieces;
   pieces.reserve(choices_.size());
   for (const Choice& choice : choices_) {

@@ -45,9 +45,13 @@ struct GenerationSpec {
   bool skip_special = true;
   bool logprobs = false;
   bool echo = false;
-  bool generate = true;         // false: max_tokens is 0 and nothing is asked of the model
-  std::int64_t arrived_ns = 0;  // steady clock
-  Metrics* metrics = nullptr;   // outlives the generation; null in some tests
+  ReplyReport report;
+  bool continuous_usage = false;  // stream_options.continuous_usage_stats
+  std::int32_t echo_top = 0;      // of each echoed token, this many of the best
+  std::int32_t prompt_top = -1;   // the same for prompt_logprobs; -1: not asked for
+  bool generate = true;           // false: max_tokens is 0 and nothing is asked of the model
+  std::int64_t arrived_ns = 0;    // steady clock
+  Metrics* metrics = nullptr;     // outlives the generation; null in some tests
   std::shared_ptr<tenant::Admission> admission;  // settled by Record; null: nobody keeps count
 };
 
@@ -95,13 +99,15 @@ class Generation {
   struct Choice;
   bool TakeHeldText(Choice* choice);
   void EndChoice(Choice* choice, leader::FinishReason finish, StopReason reason);
-  void AddLogprob(Choice* choice, spec::SampledToken* token);
-  void AddEcho(Choice* choice,
-               std::size_t prompt,
-               std::vector<spec::SampledToken>* prompt_logprobs);
+  void AddLogprob(Choice* choice, spec::SampledToken token);
+  void AddEcho(Choice* choice, std::size_t prompt, bool scored);
+  void CutPromptScores();
+  void TakePromptScores(std::size_t prompt, std::vector<spec::SampledToken> scores);
   void AddText(Choice* choice, std::string_view text);
   void AddDeltas(Choice* choice, std::size_t before);
   ReplyPiece PieceOf(const Choice& choice) const;
+  const PromptReport* PromptOf(const Choice& choice) const;
+  Usage UsageOf(const Choice& choice) const;
   void MarkDirty(Choice* choice);
   bool EndIfComplete(Choice* choice);
   bool TakeText(Choice* choice, const std::string& delta);
@@ -113,6 +119,7 @@ class Generation {
   std::vector<Choice*> dirty_;                    // with something to render, in order of arrival
   std::vector<std::int64_t> prompt_tokens_;       // [prompts]
   std::vector<std::int32_t> first_prompt_token_;  // [prompts], -1: empty
+  std::vector<PromptReport> prompts_;             // [prompts]
   std::int64_t cached_tokens_ = 0;
   std::size_t open_choices_ = 0;
   std::size_t pending_bytes_ = 0;

@@ -53,6 +53,9 @@ inline constexpr std::size_t kAllowedTokenIds = 1'000'000;
 inline constexpr std::size_t kBadWords = 1024;
 inline constexpr std::size_t kBadWordBytes = 256;
 inline constexpr std::size_t kSaltBytes = 256;
+inline constexpr std::size_t kSamplers = 16;
+inline constexpr std::size_t kBreakers = 64;
+inline constexpr std::size_t kBreakerBytes = 64;
 inline constexpr std::size_t kTools = 1024;
 inline constexpr std::size_t kToolNameBytes = 64;
 inline constexpr std::size_t kToolBytes = 256 * 1024;  // of one tool, as JSON
@@ -69,6 +72,15 @@ inline constexpr RealLimit kRepetitionPenalty{"repetition_penalty", 0, 100, true
 inline constexpr RealLimit kPresencePenalty{"presence_penalty", -2, 2};
 inline constexpr RealLimit kFrequencyPenalty{"frequency_penalty", -2, 2};
 inline constexpr RealLimit kLogitBiasValue{"logit_bias", -100, 100};
+inline constexpr RealLimit kTypicalP{"typical_p", 0, 1, true};
+inline constexpr RealLimit kXtcProbability{"xtc_probability", 0, 1};
+inline constexpr RealLimit kXtcThreshold{"xtc_threshold", 0, 1};
+inline constexpr RealLimit kDynatempRange{"dynatemp_range", 0, 100};
+inline constexpr RealLimit kDynatempExponent{"dynatemp_exponent", 0, 100};
+inline constexpr RealLimit kDryMultiplier{"dry_multiplier", 0, 100};
+inline constexpr RealLimit kDryBase{"dry_base", 0, 100, true};
+inline constexpr IntLimit kDryAllowedLength{"dry_allowed_length", 1, 1'000'000};
+inline constexpr IntLimit kDryPenaltyLastN{"dry_penalty_last_n", -1, kInt32Max};
 inline constexpr IntLimit kTopK{"top_k", -1, kInt32Max};
 inline constexpr IntLimit kN{"n", 1, 128};
 inline constexpr IntLimit kMaxTokens{"max_tokens", 1, kInt32Max};
@@ -77,6 +89,9 @@ inline constexpr IntLimit kMaxTokensOrZero{"max_tokens", 0, kInt32Max};
 inline constexpr IntLimit kMinTokens{"min_tokens", 0, kInt32Max};
 inline constexpr IntLimit kLogprobs{"logprobs", 0, 20};
 inline constexpr IntLimit kTopLogprobs{"top_logprobs", 0, 20};
+inline constexpr IntLimit kPromptLogprobs{"prompt_logprobs", 0, 20};
+inline constexpr IntLimit kTruncatePromptTokens{"truncate_prompt_tokens", -1, kInt32Max};
+inline constexpr IntLimit kThinkingBudget{"thinking_token_budget", 0, kInt32Max};
 inline constexpr IntLimit kSeed{
     "seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
 inline constexpr IntLimit kExpirySeconds{"expires_after[seconds]", 3600, 2'592'000};

@@ -355,6 +355,11 @@ std::string Metrics::Render(const leader::InferenceService& service,
                "Requests ended because an I/O thread fell behind.",
                Load(events_lost));
   AddBatches(*this, &page);
+  page.Counter(
+      "inferd_usage_records_dropped_total",
+      nullptr,
+      "Rows that the usage ledger lost: its queue was full or a file could not be written.",
+      gate_ == nullptr ? 0 : static_cast<double>(gate_->dropped_records()));
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, page.families());
   return text.str();

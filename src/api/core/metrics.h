@@ -5,14 +5,17 @@
 
 #include "api/core/batch_state.h"
 #include "leader/inference_service.h"
+#include "tenant/gate.h"
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace inferd::api {
@@ -67,6 +70,8 @@ class Metrics {
   std::atomic<std::uint64_t> batch_lines_failed{0};
   std::atomic<std::uint64_t> batch_lines_retried{0};  // put off: no room, or a worker was lost
   std::atomic<std::int64_t> batch_lines_running{0};
+  /// The gate whose ledger's losses are shown; before the first Render.
+  void Watch(std::shared_ptr<const tenant::Gate> gate) { gate_ = std::move(gate); }
 
   void CountFinish(leader::FinishReason reason);
   void CountResponse(int status);
@@ -75,6 +80,7 @@ class Metrics {
   std::string Render(const leader::InferenceService& service, std::string_view model_name) const;
 
  private:
+  std::shared_ptr<const tenant::Gate> gate_;                 // null: everybody is served
   std::array<std::atomic<std::uint64_t>, 8> finishes_{};     // by FinishReason
   std::array<std::atomic<std::uint64_t>, 600> responses_{};  // by HTTP status
 };

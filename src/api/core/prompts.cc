@@ -2,9 +2,12 @@
 #include "api/core/prompts.h"
 
 #include "api/core/generate_params.h"
+#include "api/core/prompt_cut.h"
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
+#include <span>
 #include <utility>
 
 namespace inferd::api {
@@ -12,22 +15,34 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+struct Reading {
+  bool add_special = true;
+  std::optional<std::int64_t> keep;  // this many of the last tokens
+};
+
 /// A string, or ids (`path` names the value). Text gets BOS once if the model wants one; ids are
 /// taken as they are.
 Result<> AddPrompt(const ServerContext& context,
                    const Json& value,
                    const std::string& path,
-                   bool add_special,
+                   const Reading& reading,
                    Fault* fault,
                    Prompts* prompts) {
   std::vector<std::int32_t> ids;
   std::string text;
   if (value.is_string()) {
     text = value.get<std::string>();
-    INFERD_ASSIGN(ids, EncodePrompt(context, text, add_special, path, fault));
+    INFERD_ASSIGN(ids, EncodePrompt(context, text, reading.add_special, path, fault, reading.keep));
+    if (reading.keep && static_cast<std::int64_t>(ids.size()) == *reading.keep) {
+      const bool has_bos = reading.add_special && ids.front() == context.service.model().bos_id;
+      text = context.model.tokenizer->Decode(std::span(ids).subspan(has_bos ? 1 : 0), false);
+    }
   } else {
     INFERD_ASSIGN(ids,
                   ParseIds(value, path, context.model.vocab_size, limits::kDetokenizeIds, fault));
+    if (reading.keep) {
+      CutPrompt(*reading.keep, -1, &ids);
+    }
     text = context.model.tokenizer->Decode(ids, false);
   }
   if (ids.empty()) {
@@ -42,13 +57,16 @@ Result<> AddPrompt(const ServerContext& context,
 
 Result<Prompts> ParsePrompts(const ServerContext& context,
                              const Fields& fields,
-                             std::string_view name) {
+                             std::string_view name,
+                             std::int64_t reserved) {
   const Json* const given = fields.Find(name);
   Fault* const fault = fields.fault();
   if (given == nullptr) {
     return FieldError(fault, std::string(name), "{} is missing", name);
   }
-  INFERD_ASSIGN(const bool add_special, fields.BoolOr("add_special_tokens", true));
+  Reading reading;
+  INFERD_ASSIGN(reading.add_special, fields.BoolOr("add_special_tokens", true));
+  INFERD_ASSIGN(reading.keep, ParsePromptCut(context, fields, reserved));
   Prompts prompts;
   const bool is_list = given->is_array() && !given->empty() && !given->front().is_number();
   if (!is_list) {
@@ -59,7 +77,7 @@ Result<Prompts> ParsePrompts(const ServerContext& context,
                         name,
                         given->type_name());
     }
-    INFERD_TRY(AddPrompt(context, *given, std::string(name), add_special, fault, &prompts));
+    INFERD_TRY(AddPrompt(context, *given, std::string(name), reading, fault, &prompts));
     return prompts;
   }
   if (given->size() > limits::kPrompts) {
@@ -81,7 +99,7 @@ Result<Prompts> ParsePrompts(const ServerContext& context,
                         path,
                         item.type_name());
     }
-    INFERD_TRY(AddPrompt(context, item, path, add_special, fault, &prompts));
+    INFERD_TRY(AddPrompt(context, item, path, reading, fault, &prompts));
   }
   return prompts;
 }

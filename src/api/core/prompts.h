@@ -20,9 +20,11 @@ struct Prompts {
 };
 
 /// Parses and tokenises the field `name`. Text gets BOS once if the model wants one; ids are taken
-/// as they are, each checked against the vocabulary.
+/// as they are, each checked against the vocabulary. Cut as truncate_prompt_tokens says, which may
+/// leave room for `reserved` tokens of output.
 Result<Prompts> ParsePrompts(const ServerContext& context,
                              const Fields& fields,
-                             std::string_view name);
+                             std::string_view name,
+                             std::int64_t reserved);
 
 }  // namespace inferd::api

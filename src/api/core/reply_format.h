@@ -39,6 +39,22 @@ struct Usage {
 /// What stopped a choice beside the model's own end token: nothing, a stop string, a stop token id.
 using StopReason = std::variant<std::monostate, std::string, std::int32_t>;
 
+/// What the answer tells beside the text.
+struct ReplyReport {
+  bool token_ids = false;      // of prompt and output
+  bool tokens_as_ids = false;  // logprobs name tokens by id
+  bool timings = false;
+};
+
+/// What a client wants to know of its prompt.
+struct PromptReport {
+  bool ids_wanted = false;
+  bool scores_wanted = false;
+  std::vector<std::int32_t> ids;
+  /// Of the tokens behind the first one, which follows nothing.
+  std::vector<spec::SampledToken> scores;
+};
+
 /// New output of one choice (streamed), or all of it (not streamed).
 struct ReplyPiece {
   std::int32_t index = 0;
@@ -47,7 +63,11 @@ struct ReplyPiece {
   /// Content, reasoning and tool calls in their order, of a request with one; `text` is empty then.
   std::span<const text::OutputDelta> deltas;
   std::span<const LogprobItem> logprobs;
-  std::span<const float> embedding;  // of a request for one: [hidden], not normalised
+  std::span<const float> embedding;         // of a request for one: [hidden], not normalised
+  std::span<const std::int32_t> token_ids;  // generated, when asked for
+  /// Null: nothing was asked. Streamed: with a choice's opening only.
+  const PromptReport* prompt = nullptr;
+  const Usage* usage = nullptr;  // of the choice so far, when asked for with every piece
   leader::FinishReason finish = leader::FinishReason::kNone;
   const StopReason* stop_reason = nullptr;  // never null with a finish
   bool has_tool_calls = false;              // the choice made at least one, now or before
@@ -84,8 +104,9 @@ class ReplyFormat {
 
   /// Before anything else of a stream; `usage` knows the prompt only. May append nothing.
   virtual void AppendStart(const Usage& usage, std::string* out);
-  /// The event that opens choice `index` of a stream; may append nothing.
-  virtual void AppendOpening(std::int32_t index, std::string* out) = 0;
+  /// The event that opens a choice of a stream; may append nothing. Only the piece's index, prompt
+  /// and usage are set.
+  virtual void AppendOpening(const ReplyPiece& piece, std::string* out) = 0;
   /// One event of a stream.
   virtual void AppendPiece(const ReplyPiece& piece, std::string* out) = 0;
   /// What ends a stream after the last piece; `usage_asked`: the client wants the usage event.
@@ -103,7 +124,7 @@ class ReplyFormat {
 /// Of an answer that is never streamed.
 class UnstreamedFormat : public ReplyFormat {
  public:
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) final {}
+  void AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) final {}
   void AppendPiece(const ReplyPiece& /*piece*/, std::string* /*out*/) final {}
   void AppendEnd(const Usage& /*usage*/, bool /*usage_asked*/, std::string* /*out*/) final {}
 };

@@ -37,7 +37,8 @@ struct ServedModel {
   bool trust_request_chat_template = false;                 // requests may bring one
   text::Dialect dialect;                                    // of tool calls and reasoning
   std::shared_ptr<const std::vector<bool>> marker_tokens;   // control tokens that its parser needs
-  bool arguments_as_text = false;  // the template wants past calls' arguments as JSON text
+  bool arguments_as_text = false;      // the template wants past calls' arguments as JSON text
+  bool template_knows_effort = false;  // it shows reasoning_effort
   std::shared_ptr<text::GrammarCache> grammars;  // never null
   SamplingDefaults defaults;
   std::int64_t created_s = 0;

@@ -39,7 +39,7 @@ class InferProtoFormat final : public ReplyFormat {
   InferProtoFormat(InferReplyShape shape, inference::ModelInferResponse* full, Emit emit)
       : shape_(std::move(shape)), full_(full), emit_(std::move(emit)) {}
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
+  void AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFailure(const Error& /*error*/, std::string* /*out*/) override {}

@@ -32,6 +32,52 @@ void SetLogprobs(const ProtoHead& head, std::span<const LogprobItem> items, Choi
   }
 }
 
+void SetScore(const ProtoHead& head,
+              std::int32_t token,
+              float logprob,
+              std::int32_t rank,
+              v1::PromptLogprobs::Item* item) {
+  v1::PromptLogprobs::Token* const out = item->add_tokens();
+  out->set_token_id(token);
+  out->set_logprob(logprob);
+  out->set_rank(rank);
+  out->set_decoded_token(text::MakeTokenText(*head.tokenizer, token).token);
+}
+
+void SetPromptScores(const ProtoHead& head, const PromptReport& prompt, v1::PromptLogprobs* out) {
+  out->add_items();  // the first token follows nothing
+  for (const spec::SampledToken& score : prompt.scores) {
+    v1::PromptLogprobs::Item* const item = out->add_items();
+    SetScore(head, score.token, score.logprob, score.rank, item);
+    std::int32_t rank = 0;
+    for (const auto& top : score.top) {
+      ++rank;
+      if (top.token != score.token) {
+        SetScore(head, top.token, top.logprob, rank, item);
+      }
+    }
+  }
+}
+
+/// `out`: the message that tells of the prompt, for `choice`.
+template <class Message>
+void SetPrompt(const ProtoHead& head, const ReplyPiece& piece, Message* out) {
+  if (piece.prompt != nullptr && piece.prompt->ids_wanted) {
+    const auto& ids = piece.prompt->ids;
+    out->mutable_prompt_token_ids()->Assign(ids.begin(), ids.end());
+  }
+  if constexpr (requires { out->mutable_prompt_logprobs(); }) {
+    if (piece.prompt != nullptr && piece.prompt->scores_wanted) {
+      SetPromptScores(head, *piece.prompt, out->mutable_prompt_logprobs());
+    }
+  }
+}
+
+template <class Choice>
+void SetIds(const ReplyPiece& piece, Choice* choice) {
+  choice->mutable_token_ids()->Assign(piece.token_ids.begin(), piece.token_ids.end());
+}
+
 template <class Choice>
 void SetFinish(const ReplyPiece& piece, bool tool_calls, Choice* choice) {
   if (piece.finish == leader::FinishReason::kNone) {
@@ -103,15 +149,25 @@ void ChatProtoFormat::SetReply(const ReplyPiece& piece, bool streamed, v1::ChatR
   }
 }
 
-void ChatProtoFormat::AppendOpening(std::int32_t index, std::string* /*out*/) {
-  v1::ChunkChoice* const choice = AddChunk()->add_choices();
-  choice->set_index(index);
+void ChatProtoFormat::AppendOpening(const ReplyPiece& piece, std::string* /*out*/) {
+  v1::ChatCompletionChunk* const chunk = AddChunk();
+  v1::ChunkChoice* const choice = chunk->add_choices();
+  choice->set_index(piece.index);
   choice->mutable_delta()->set_role("assistant");
+  SetPrompt(head_, piece, chunk);
+  if (piece.usage != nullptr) {
+    SetUsage(*piece.usage, chunk->mutable_usage());
+  }
 }
 
 void ChatProtoFormat::AppendPiece(const ReplyPiece& piece, std::string* /*out*/) {
-  v1::ChunkChoice* const choice = AddChunk()->add_choices();
+  v1::ChatCompletionChunk* const chunk = AddChunk();
+  v1::ChunkChoice* const choice = chunk->add_choices();
+  if (piece.usage != nullptr) {
+    SetUsage(*piece.usage, chunk->mutable_usage());
+  }
   choice->set_index(piece.index);
+  SetIds(piece, choice);
   SetReply(piece, true, choice->mutable_delta());
   SetLogprobs(head_, piece.logprobs, choice);
   SetFinish(piece, piece.has_tool_calls, choice);
@@ -137,6 +193,10 @@ void ChatProtoFormat::AppendFull(std::span<const ReplyPiece> choices,
     SetReply(piece, false, choice->mutable_message());
     SetLogprobs(head_, piece.logprobs, choice);
     SetFinish(piece, piece.has_tool_calls, choice);
+    SetIds(piece, choice);
+  }
+  if (!choices.empty()) {
+    SetPrompt(head_, choices.front(), full_);
   }
   SetUsage(usage, full_->mutable_usage());
 }
@@ -155,12 +215,27 @@ void CompletionProtoFormat::SetChoice(const ReplyPiece& piece, v1::CompletionCho
   choice->set_text(std::string(piece.text));
   SetLogprobs(head_, piece.logprobs, choice);
   SetFinish(piece, false, choice);
+  SetIds(piece, choice);
+  SetPrompt(head_, piece, choice);
+}
+
+void CompletionProtoFormat::AppendOpening(const ReplyPiece& piece, std::string* /*out*/) {
+  if (piece.prompt != nullptr) {
+    v1::CompletionResponse* const response = &stream_->emplace_back();
+    SetHead(response);
+    v1::CompletionChoice* const choice = response->add_choices();
+    choice->set_index(piece.index);
+    SetPrompt(head_, piece, choice);
+  }
 }
 
 void CompletionProtoFormat::AppendPiece(const ReplyPiece& piece, std::string* /*out*/) {
   v1::CompletionResponse* const response = &stream_->emplace_back();
   SetHead(response);
   SetChoice(piece, response->add_choices());
+  if (piece.usage != nullptr) {
+    SetUsage(*piece.usage, response->mutable_usage());
+  }
 }
 
 void CompletionProtoFormat::AppendEnd(const Usage& usage, bool usage_asked, std::string* /*out*/) {

@@ -33,7 +33,7 @@ class ChatProtoFormat final : public ReplyFormat {
                   std::deque<v1::ChatCompletionChunk>* stream)
       : head_(std::move(head)), full_(full), stream_(stream) {}
 
-  void AppendOpening(std::int32_t index, std::string* out) override;
+  void AppendOpening(const ReplyPiece& piece, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFailure(const Error& /*error*/, std::string* /*out*/) override {}
@@ -58,7 +58,7 @@ class CompletionProtoFormat final : public ReplyFormat {
                         std::deque<v1::CompletionResponse>* stream)
       : head_(std::move(head)), full_(full), stream_(stream) {}
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
+  void AppendOpening(const ReplyPiece& piece, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFailure(const Error& /*error*/, std::string* /*out*/) override {}

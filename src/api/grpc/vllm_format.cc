@@ -34,7 +34,33 @@ VllmFormat::VllmFormat(std::deque<pb::GenerateResponse>* queue,
       chunks_(chunks),
       logprobs_(logprobs),
       prompt_tokens_(prompt_tokens),
-      complete_(static_cast<std::size_t>(n)) {}
+      complete_(static_cast<std::size_t>(n)),
+      input_(static_cast<std::size_t>(n)) {}
+
+void VllmFormat::AppendOpening(const ReplyPiece& piece, std::string* /*out*/) {
+  if (piece.prompt == nullptr || !piece.prompt->scores_wanted || piece.prompt->ids.empty()) {
+    return;
+  }
+  auto input = std::make_unique<pb::InputLogProbs>();
+  input->add_token_logprobs();  // the first token follows nothing
+  input->add_token_ids(static_cast<std::uint32_t>(piece.prompt->ids.front()));
+  input->add_top_logprobs();
+  for (const spec::SampledToken& score : piece.prompt->scores) {
+    input->add_token_logprobs()->set_value(score.logprob);
+    input->add_token_ids(static_cast<std::uint32_t>(score.token));
+    pb::TopLogProbs* const top = input->add_top_logprobs();
+    for (const auto& one : score.top) {
+      top->add_values(one.logprob);
+      top->add_token_ids(static_cast<std::uint32_t>(one.token));
+    }
+  }
+  const auto index = static_cast<std::size_t>(piece.index);
+  if (chunks_) {
+    input_[index] = std::move(input);
+  } else {
+    *complete_[index].mutable_input_logprobs() = std::move(*input);
+  }
+}
 
 void VllmFormat::AppendPiece(const ReplyPiece& piece, std::string* /*out*/) {
   pb::GenerateComplete& complete = complete_[static_cast<std::size_t>(piece.index)];
@@ -65,6 +91,9 @@ void VllmFormat::AppendPiece(const ReplyPiece& piece, std::string* /*out*/) {
   chunk->set_completion_tokens(static_cast<std::uint32_t>(complete.output_ids_size()));
   if (logprobs_) {
     AddLogprobs(piece.logprobs, chunk->mutable_output_logprobs());
+  }
+  if (auto input = std::move(input_[static_cast<std::size_t>(piece.index)])) {
+    *chunk->mutable_input_logprobs() = std::move(*input);
   }
 }
 

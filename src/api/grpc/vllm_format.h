@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ class VllmFormat final : public ReplyFormat {
              std::int32_t n,
              std::uint32_t prompt_tokens);
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
+  void AppendOpening(const ReplyPiece& piece, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFailure(const Error& /*error*/, std::string* /*out*/) override {}
@@ -37,6 +38,8 @@ class VllmFormat final : public ReplyFormat {
   bool logprobs_;
   std::uint32_t prompt_tokens_;
   std::vector<vllm::grpc::engine::GenerateComplete> complete_;  // [n]
+  /// [n]: what the choice's first chunk tells of the prompt.
+  std::vector<std::unique_ptr<vllm::grpc::engine::InputLogProbs>> input_;
 };
 
 class VllmEmbedFormat final : public UnstreamedFormat {

@@ -102,19 +102,21 @@ Result<> SetSampling(const pb::SamplingParams& params, Json* body, Fault* fault)
   if (params.has_logprobs()) {
     out["logprobs"] = params.logprobs();
   }
+  if (params.has_prompt_logprobs()) {
+    out["prompt_logprobs"] = params.prompt_logprobs();
+  }
+  if (params.has_truncate_prompt_tokens()) {
+    out["truncate_prompt_tokens"] = params.truncate_prompt_tokens();
+  }
   SetConstraint(params, body);
   return {};
 }
 
 Result<> RefuseForeign(const pb::GenerateRequest& request, Fault* fault) {
-  const pb::SamplingParams& params = request.sampling_params();
   const char* what = request.has_mm_inputs()                 ? "mm_inputs"
                      : request.has_kv_transfer_params()      ? "kv_transfer_params"
                      : request.has_kv_transfer_params_json() ? "kv_transfer_params_json"
-                     : params.has_prompt_logprobs()          ? "sampling_params.prompt_logprobs"
-                     : params.has_truncate_prompt_tokens()
-                         ? "sampling_params.truncate_prompt_tokens"
-                         : nullptr;
+                                                             : nullptr;
   return what == nullptr ? Result<>() : NotSupported(fault, what);
 }
 

@@ -24,7 +24,8 @@ constexpr TensorInfo kInputs[] = {
 
 /// These are texts whatever they spell.
 bool IsText(std::string_view name) {
-  return name == "user" || name == "cache_salt" || name == "model";
+  return name == "user" || name == "safety_identifier" || name == "service_tier" ||
+         name == "cache_salt" || name == "model";
 }
 
 /// "0.5", "true", "[1]": as JSON. Other texts: as they are.

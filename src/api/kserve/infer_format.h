@@ -40,7 +40,7 @@ class GenerateFormat final : public ReplyFormat {
  public:
   GenerateFormat(std::string_view model, std::string_view id);
 
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
+  void AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& /*usage*/, bool /*asked*/, std::string* /*out*/) override {}
   void AppendFailure(const Error& error, std::string* out) override;

@@ -98,7 +98,7 @@ void OllamaFormat::CloseCall() {
   call_.reset();
 }
 
-void OllamaFormat::AppendOpening(std::int32_t /*index*/, std::string* /*out*/) {}
+void OllamaFormat::AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) {}
 
 void OllamaFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
   const auto send_calls = [&] {

@@ -21,7 +21,7 @@ class OllamaFormat final : public ReplyFormat {
   OllamaFormat(Shape shape, std::string_view model);
 
   std::string_view stream_content_type() const override { return "application/x-ndjson"; }
-  void AppendOpening(std::int32_t index, std::string* out) override;
+  void AppendOpening(const ReplyPiece& piece, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFailure(const Error& error, std::string* out) override;

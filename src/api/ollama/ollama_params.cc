@@ -24,8 +24,7 @@ struct Refused {
   std::string_view name;
   double idle;
 };
-constexpr Refused kRefusedOptions[] = {
-    {"mirostat", 0}, {"typical_p", 1}, {"tfs_z", 1}, {"draft_num_predict", 0}};
+constexpr Refused kRefusedOptions[] = {{"mirostat", 0}, {"tfs_z", 1}, {"draft_num_predict", 0}};
 
 bool AsksForNothing(const Json& value) {
   return value.empty() || value == "" || (value.is_boolean() && !value.get<bool>());
@@ -48,6 +47,8 @@ Result<> ReadOptions(const Fields& options, GenerateParams* params) {
   INFERD_ASSIGN(const auto frequency, options.Real(limits::kFrequencyPenalty));
   INFERD_ASSIGN(const auto seed, options.Int(limits::kSeed));
   INFERD_ASSIGN(const auto num_predict, options.Int(kNumPredict));
+  INFERD_ASSIGN(const auto typical_p, options.Real(limits::kTypicalP));
+  sampling.typical_p = typical_p.value_or(sampling.typical_p);
   INFERD_ASSIGN(params->stop, ParseStops(options, "stop"));
   sampling.temperature = temperature.value_or(sampling.temperature);
   sampling.top_p = top_p.value_or(sampling.top_p);

@@ -16,12 +16,14 @@ Result<Outcome> ChatCompletions(const ServerContext& context,
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
   INFERD_ASSIGN(const ChatRequest chat, ParseChatRequest(context, fields));
-  auto format = std::make_unique<ChatFormat>(NewId("chatcmpl-"),
-                                             context.model.name(),
-                                             UnixNow(),
-                                             chat.params.sampling.logprobs >= 0,
-                                             chat.tools.offered(),
-                                             context.model.tokenizer);
+  auto format =
+      std::make_unique<ChatFormat>(OpenAiReply{.id = NewId("chatcmpl-"),
+                                               .model = context.model.name(),
+                                               .created_s = UnixNow(),
+                                               .logprobs = chat.params.sampling.logprobs >= 0,
+                                               .tools = chat.tools.offered(),
+                                               .report = chat.params.report,
+                                               .tokenizer = context.model.tokenizer});
   INFERD_ASSIGN(auto generation, StartChat(context, chat, std::move(format), fault));
   return Outcome(std::move(generation));
 }

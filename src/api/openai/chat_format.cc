@@ -81,27 +81,21 @@ void AppendCalls(const Parts& parts, bool numbered, std::string* out) {
 
 }  // namespace
 
-ChatFormat::ChatFormat(std::string_view id,
-                       std::string_view model,
-                       std::int64_t created_s,
-                       bool logprobs,
-                       bool tools,
-                       std::shared_ptr<const text::Tokenizer> tokenizer)
-    : id_(id), logprobs_(logprobs), tools_(tools), tokenizer_(std::move(tokenizer)) {
+ChatFormat::ChatFormat(OpenAiReply reply) : reply_(std::move(reply)) {
   common_ = R"({"id":)";
-  AppendQuoted(id, &common_);
+  AppendQuoted(reply_.id, &common_);
   common_ += R"(,"object":")";
   created_model_ = R"(","created":)";
-  AppendInt(created_s, &created_model_);
+  AppendInt(reply_.created_s, &created_model_);
   created_model_ += R"(,"model":)";
-  AppendQuoted(model, &created_model_);
+  AppendQuoted(reply_.model, &created_model_);
   created_model_ += R"(,"choices":[)";
 }
 
 void ChatFormat::AppendToken(std::int32_t token, float logprob, std::string* out) const {
-  const text::TokenText text = text::MakeTokenText(*tokenizer_, token);
+  const text::TokenText text = text::MakeTokenText(*reply_.tokenizer, token);
   *out += R"({"token":)";
-  AppendQuoted(text.token, out);
+  AppendQuoted(reply_.report.tokens_as_ids ? reply_.TokenName(token) : text.token, out);
   *out += R"(,"logprob":)";
   AppendLogprob(logprob, out);
   *out += R"(,"bytes":[)";
@@ -116,7 +110,7 @@ void ChatFormat::AppendToken(std::int32_t token, float logprob, std::string* out
 
 void ChatFormat::AppendLogprobs(std::span<const LogprobItem> items, std::string* out) const {
   *out += R"(,"logprobs":)";
-  if (!logprobs_) {
+  if (!reply_.logprobs) {
     *out += "null";
     return;
   }
@@ -139,23 +133,25 @@ void ChatFormat::AppendLogprobs(std::span<const LogprobItem> items, std::string*
   *out += R"(],"refusal":null})";
 }
 
-void ChatFormat::AppendOpening(std::int32_t index, std::string* out) {
+void ChatFormat::AppendOpening(const ReplyPiece& piece, std::string* out) {
   *out += "data: ";
   *out += common_;
   *out += "chat.completion.chunk";
   *out += created_model_;
   *out += R"({"index":)";
-  AppendInt(index, out);
+  AppendInt(piece.index, out);
   *out += R"(,"delta":{"role":"assistant","content":)";
-  *out += tools_ ? "null" : R"("")";
-  *out += R"(},"logprobs":null,"finish_reason":null}]})";
-  *out += "\n\n";
+  *out += reply_.tools ? "null" : R"("")";
+  *out += R"(},"logprobs":null,"finish_reason":null}])";
+  AppendPrompt(piece, out);
+  AppendUsage(piece, out);
+  *out += "}\n\n";
 }
 
 void ChatFormat::AppendDelta(const ReplyPiece& piece, std::string* out) const {
   *out += R"(,"delta":{)";
   if (piece.deltas.empty()) {
-    if (!piece.text.empty() || (!piece.logprobs.empty() && !tools_)) {
+    if (!piece.text.empty() || (!piece.logprobs.empty() && !reply_.tools)) {
       *out += R"("content":)";
       AppendQuoted(piece.text, out);
     }
@@ -184,7 +180,7 @@ void ChatFormat::AppendDelta(const ReplyPiece& piece, std::string* out) const {
 void ChatFormat::AppendMessage(const ReplyPiece& choice, std::string* out) const {
   const Parts parts = Sort(choice);
   *out += R"(,"message":{"role":"assistant","content":)";
-  if (parts.content.empty() && tools_) {
+  if (parts.content.empty() && reply_.tools) {
     *out += "null";
   } else {
     AppendQuoted(parts.content, out);
@@ -215,17 +211,51 @@ void ChatFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
     AppendLogprobs(piece.logprobs, out);
   }
   AppendFinish(piece, out);
-  *out += "}]}\n\n";
+  AppendTokenIds(piece, out);
+  *out += "}]";
+  AppendUsage(piece, out);
+  *out += "}\n\n";
+}
+
+void ChatFormat::AppendTokenIds(const ReplyPiece& piece, std::string* out) const {
+  if (reply_.report.token_ids) {
+    AppendIds("token_ids", piece.token_ids, out);
+  }
+}
+
+void ChatFormat::AppendPrompt(const ReplyPiece& piece, std::string* out) const {
+  if (piece.prompt == nullptr) {
+    return;
+  }
+  if (piece.prompt->ids_wanted) {
+    AppendIds("prompt_token_ids", piece.prompt->ids, out);
+  }
+  if (piece.prompt->scores_wanted) {
+    AppendPromptScores(*piece.prompt, *reply_.tokenizer, out);
+  }
+}
+
+void ChatFormat::AppendUsage(const ReplyPiece& piece, std::string* out) {
+  if (piece.usage != nullptr) {
+    *out += R"(,"usage":)";
+    AppendUsageObject(*piece.usage, out);
+  }
 }
 
 void ChatFormat::AppendEnd(const Usage& usage, bool usage_asked, std::string* out) {
-  if (usage_asked) {
+  if (usage_asked || reply_.report.timings) {
     *out += "data: ";
     *out += common_;
     *out += "chat.completion.chunk";
     *out += created_model_;
-    *out += R"(],"usage":)";
-    AppendUsageObject(usage, out);
+    *out += ']';
+    if (usage_asked) {
+      *out += R"(,"usage":)";
+      AppendUsageObject(usage, out);
+    }
+    if (reply_.report.timings) {
+      AppendTimings(usage, out);
+    }
     *out += "}\n\n";
   }
   *out += "data: [DONE]\n\n";
@@ -243,10 +273,17 @@ void ChatFormat::AppendFull(std::span<const ReplyPiece> choices,
     AppendMessage(choices[i], out);
     AppendLogprobs(choices[i].logprobs, out);
     AppendFinish(choices[i], out);
+    AppendTokenIds(choices[i], out);
     *out += '}';
   }
   *out += R"(],"usage":)";
   AppendUsageObject(usage, out);
+  if (!choices.empty()) {
+    AppendPrompt(choices.front(), out);
+  }
+  if (reply_.report.timings) {
+    AppendTimings(usage, out);
+  }
   *out += '}';
 }
 

@@ -8,18 +8,13 @@
 
 namespace inferd::api {
 
-CompletionFormat::CompletionFormat(std::string_view id,
-                                   std::string_view model,
-                                   std::int64_t created_s,
-                                   bool logprobs,
-                                   std::shared_ptr<const text::Tokenizer> tokenizer)
-    : id_(id), logprobs_(logprobs), tokenizer_(std::move(tokenizer)) {
+CompletionFormat::CompletionFormat(OpenAiReply reply) : reply_(std::move(reply)) {
   common_ = R"({"id":)";
-  AppendQuoted(id, &common_);
+  AppendQuoted(reply_.id, &common_);
   common_ += R"(,"object":"text_completion","created":)";
-  AppendInt(created_s, &common_);
+  AppendInt(reply_.created_s, &common_);
   common_ += R"(,"model":)";
-  AppendQuoted(model, &common_);
+  AppendQuoted(reply_.model, &common_);
   common_ += R"(,"choices":[)";
 }
 
@@ -32,7 +27,7 @@ void CompletionFormat::AppendTop(const LogprobItem& item, std::string* out) cons
   // shown once only; the chosen token comes with the best ones even when it is not among them.
   std::vector<std::string> shown;
   const auto add = [&](std::int32_t token, float logprob) {
-    std::string text = text::MakeTokenText(*tokenizer_, token).token;
+    std::string text = reply_.TokenName(token);
     if (std::find(shown.begin(), shown.end(), text) != shown.end()) {
       return;
     }
@@ -63,9 +58,8 @@ void CompletionFormat::AppendLogprobs(std::span<const LogprobItem> items, std::s
     }
     *out += ']';
   };
-  list(R"({"tokens":[)", [&](const LogprobItem& item) {
-    AppendQuoted(text::MakeTokenText(*tokenizer_, item.token).token, out);
-  });
+  list(R"({"tokens":[)",
+       [&](const LogprobItem& item) { AppendQuoted(reply_.TokenName(item.token), out); });
   list(R"(,"token_logprobs":[)", [&](const LogprobItem& item) {
     if (item.known) {
       AppendLogprob(item.logprob, out);
@@ -84,30 +78,60 @@ void CompletionFormat::AppendChoice(const ReplyPiece& piece, std::string* out) c
   *out += R"(,"text":)";
   AppendQuoted(piece.text, out);
   *out += R"(,"logprobs":)";
-  if (logprobs_) {
+  if (reply_.logprobs) {
     AppendLogprobs(piece.logprobs, out);
   } else {
     *out += "null";
   }
   AppendFinish(piece, out);
+  if (reply_.report.token_ids) {
+    AppendIds("token_ids", piece.token_ids, out);
+  }
+  if (piece.prompt != nullptr && piece.prompt->ids_wanted) {
+    AppendIds("prompt_token_ids", piece.prompt->ids, out);
+  }
+  if (piece.prompt != nullptr && piece.prompt->scores_wanted) {
+    AppendPromptScores(*piece.prompt, *reply_.tokenizer, out);
+  }
   *out += '}';
 }
 
-void CompletionFormat::AppendOpening(std::int32_t /*index*/, std::string* /*out*/) {}
+// A completion's stream has no opening of its own: what it would tell goes with the first piece.
+void CompletionFormat::AppendOpening(const ReplyPiece& piece, std::string* /*out*/) {
+  if (piece.prompt != nullptr) {
+    prompts_[piece.index] = piece.prompt;
+  }
+}
 
 void CompletionFormat::AppendPiece(const ReplyPiece& piece, std::string* out) {
+  ReplyPiece whole = piece;
+  if (const auto prompt = prompts_.find(piece.index); prompt != prompts_.end()) {
+    whole.prompt = prompt->second;
+    prompts_.erase(prompt);
+  }
   *out += "data: ";
   *out += common_;
-  AppendChoice(piece, out);
-  *out += "]}\n\n";
+  AppendChoice(whole, out);
+  *out += ']';
+  if (piece.usage != nullptr) {
+    *out += R"(,"usage":)";
+    AppendUsageObject(*piece.usage, out);
+  }
+  *out += "}\n\n";
 }
 
 void CompletionFormat::AppendEnd(const Usage& usage, bool usage_asked, std::string* out) {
-  if (usage_asked) {
+  if (usage_asked || reply_.report.timings) {
     *out += "data: ";
     *out += common_;
-    *out += R"(],"usage":)";
-    AppendUsageObject(usage, out);
+    *out += ']';
+    if (usage_asked) {
+      *out += R"(,"usage":)";
+      AppendUsageObject(usage, out);
+    }
+    if (reply_.report.timings) {
+      AppendTimings(usage, out);
+    }
     *out += "}\n\n";
   }
   *out += "data: [DONE]\n\n";
@@ -125,6 +149,9 @@ void CompletionFormat::AppendFull(std::span<const ReplyPiece> choices,
   }
   *out += R"(],"usage":)";
   AppendUsageObject(usage, out);
+  if (reply_.report.timings) {
+    AppendTimings(usage, out);
+  }
   *out += '}';
 }
 

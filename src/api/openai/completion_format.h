@@ -3,10 +3,10 @@
 #pragma once
 
 #include "api/core/reply_format.h"
-#include "text/tokenizer.h"
+#include "api/openai/token_report.h"
 
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,14 +15,10 @@ namespace inferd::api {
 
 class CompletionFormat final : public ReplyFormat {
  public:
-  CompletionFormat(std::string_view id,
-                   std::string_view model,
-                   std::int64_t created_s,
-                   bool logprobs,
-                   std::shared_ptr<const text::Tokenizer> tokenizer);
+  explicit CompletionFormat(OpenAiReply reply);
 
-  std::string_view id() const override { return id_; }
-  void AppendOpening(std::int32_t index, std::string* out) override;
+  std::string_view id() const override { return reply_.id; }
+  void AppendOpening(const ReplyPiece& piece, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFull(std::span<const ReplyPiece> choices,
@@ -34,10 +30,9 @@ class CompletionFormat final : public ReplyFormat {
   void AppendLogprobs(std::span<const LogprobItem> items, std::string* out) const;
   void AppendTop(const LogprobItem& item, std::string* out) const;
 
-  std::string id_;
+  const OpenAiReply reply_;
+  std::map<std::int32_t, const PromptReport*> prompts_;  // of choices whose stream has not begun
   std::string common_;  // {"id":..,"object":"text_completion","created":..,"model":..,"choices":[
-  bool logprobs_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
 };
 
 }  // namespace inferd::api

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions.
+#include "api/core/constraint_wraps.h"
 #include "api/core/fields.h"
 #include "api/core/generate_params.h"
 #include "api/core/json_parse.h"
@@ -10,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,24 +40,40 @@ Result<> RefuseTools(const Fields& fields) {
 
 Result<GenerationSpec> ParseCompletion(const ServerContext& context, const Fields& fields) {
   Fault* const fault = fields.fault();
+  if (fields.Find(limits::kThinkingBudget.name) != nullptr) {
+    return FieldError(fault,
+                      std::string(limits::kThinkingBudget.name),
+                      "{} is for chats; a completion has no reasoning of its own",
+                      limits::kThinkingBudget.name);
+  }
   INFERD_TRY(RefuseTools(fields));
   INFERD_ASSIGN(GenerateParams params, ParseParams(context, fields));
   INFERD_ASSIGN(const bool echo, fields.BoolOr("echo", false));
   INFERD_ASSIGN(const auto logprobs, fields.Int(limits::kLogprobs));
   params.sampling.logprobs = static_cast<std::int32_t>(logprobs.value_or(-1));
-  params.sampling.prompt_logprobs = echo ? params.sampling.logprobs : -1;
   INFERD_ASSIGN(const auto max_tokens, fields.Int(limits::kMaxTokensOrZero));
-  if (max_tokens == 0 && !echo) {
-    return FieldError(
-        fault, "max_tokens", "max_tokens 0 makes sense with echo only; ask for at least 1");
+  if (max_tokens == 0 && !echo && params.sampling.prompt_logprobs < 0) {
+    return FieldError(fault,
+                      "max_tokens",
+                      "max_tokens 0 makes sense with echo or prompt_logprobs only; ask for at "
+                      "least 1");
   }
   GenerationSpec spec;
   leader::GenerateRequest prototype;
   INFERD_TRY(ApplyParams(context, params, &spec, &prototype));
+  if (prototype.constraint != nullptr) {
+    ConstrainToAllowed(context.service.model().eos_ids, &prototype);
+  }
   spec.echo = echo;
+  if (echo && spec.logprobs) {
+    spec.echo_top = params.sampling.logprobs;
+    prototype.sampling.prompt_logprobs =
+        std::max(prototype.sampling.prompt_logprobs, params.sampling.logprobs);
+  }
   // Nothing is asked of the model when only the prompt comes back.
   spec.generate = max_tokens != 0 || prototype.sampling.prompt_logprobs >= 0;
-  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields, "prompt"));
+  INFERD_ASSIGN(Prompts prompts,
+                ParsePrompts(context, fields, "prompt", max_tokens.value_or(kDefaultMaxTokens)));
   if (prompts.ids.size() * static_cast<std::size_t>(spec.n) > limits::kChoices) {
     return FieldError(fault,
                       "n",
@@ -83,8 +101,13 @@ Result<Outcome> Completions(const ServerContext& context,
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
   INFERD_ASSIGN(GenerationSpec spec, ParseCompletion(context, fields));
-  spec.format = std::make_unique<CompletionFormat>(
-      NewId("cmpl-"), context.model.name(), UnixNow(), spec.logprobs, context.model.tokenizer);
+  spec.format =
+      std::make_unique<CompletionFormat>(OpenAiReply{.id = NewId("cmpl-"),
+                                                     .model = context.model.name(),
+                                                     .created_s = UnixNow(),
+                                                     .logprobs = spec.logprobs,
+                                                     .report = spec.report,
+                                                     .tokenizer = context.model.tokenizer});
   return Outcome(std::make_unique<Generation>(std::move(spec)));
 }
 

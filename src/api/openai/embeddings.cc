@@ -32,12 +32,10 @@ Result<EmbeddingRequest> ParseEmbedding(const ServerContext& context, const Fiel
   const IntLimit dimensions_limit{"dimensions", 1, context.service.model().hidden_size};
   INFERD_ASSIGN(const auto dimensions, fields.Int(dimensions_limit));
   request.dimensions = static_cast<std::size_t>(dimensions.value_or(0));
-  INFERD_ASSIGN(const auto priority, fields.Int(limits::kPriority));
-  INFERD_TRY(fields.String("user"));
-  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields, "input"));
+  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, fields, "input", 0));
 
   GenerateParams params;
-  params.priority = static_cast<std::int32_t>(priority.value_or(0));
+  INFERD_ASSIGN(params.caller, ParseCaller(fields));
   leader::GenerateRequest prototype;
   INFERD_TRY(ApplyParams(context, params, &request.spec, &prototype));
   prototype.embed = true;

@@ -75,8 +75,8 @@ Result<Outcome> Score(const ServerContext& context, const HttpRequest& request, 
   INFERD_ASSIGN(const auto body, ParseJsonObject(request.body, fault));
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
-  INFERD_ASSIGN(Prompts first, ParsePrompts(context, fields, "text_1"));
-  INFERD_ASSIGN(Prompts second, ParsePrompts(context, fields, "text_2"));
+  INFERD_ASSIGN(Prompts first, ParsePrompts(context, fields, "text_1", 0));
+  INFERD_ASSIGN(Prompts second, ParsePrompts(context, fields, "text_2", 0));
   INFERD_ASSIGN(TextPairs pairs, PairUp(first.ids.size(), second.ids.size(), fault));
   std::move(second.ids.begin(), second.ids.end(), std::back_inserter(first.ids));
   return EmbedAll(context,
@@ -101,8 +101,8 @@ Result<Outcome> Rerank(const ServerContext& context, const HttpRequest& request,
   inner["documents"] = std::move(documents);
   inner["query"] = *query;
   const Fields plain(inner, fault);
-  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, plain, "query"));
-  INFERD_ASSIGN(Prompts listed, ParsePrompts(context, plain, "documents"));
+  INFERD_ASSIGN(Prompts prompts, ParsePrompts(context, plain, "query", 0));
+  INFERD_ASSIGN(Prompts listed, ParsePrompts(context, plain, "documents", 0));
   std::move(listed.ids.begin(), listed.ids.end(), std::back_inserter(prompts.ids));
   const auto asked = static_cast<std::size_t>(top_n.value_or(0));
   const std::size_t count = asked == 0 ? listed.texts.size() : asked;

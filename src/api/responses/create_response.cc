@@ -29,12 +29,10 @@ bool False(const Json& value) { return value == false; }
 bool Zero(const Json& value) { return value == 0; }
 bool Disabled(const Json& value) { return value == "disabled"; }
 bool Empty(const Json& value) { return value.empty(); }
-bool UsualTier(const Json& value) { return value == "auto" || value == "default"; }
 constexpr Refused kRefused[] = {{"background", False},
                                 {"conversation", Never},
                                 {"context_management", Empty},
                                 {"prompt", Never},
-                                {"service_tier", UsualTier},
                                 {"top_logprobs", Zero},
                                 {"truncation", Disabled}};
 
@@ -82,6 +80,7 @@ Result<> ReadParams(const ServerContext& context, const Fields& fields, ChatRequ
   params.sampling.temperature = temperature.value_or(params.sampling.temperature);
   params.sampling.top_p = top_p.value_or(params.sampling.top_p);
   INFERD_ASSIGN(params.stream, fields.BoolOr("stream", false));
+  INFERD_ASSIGN(params.caller, ParseCaller(fields));
   INFERD_ASSIGN(const Json* const reasoning, ObjectField(fields, "reasoning"));
   if (reasoning != nullptr) {
     INFERD_ASSIGN(chat->reasoning_effort,
@@ -192,7 +191,7 @@ std::string Echo(const ServerContext& context, const Fields& fields, const ChatR
       {"prompt_cache_key", given("prompt_cache_key", nullptr)},
       {"reasoning", {{"effort", effort ? Json(*effort) : Json()}, {"summary", nullptr}}},
       {"safety_identifier", given("safety_identifier", nullptr)},
-      {"service_tier", "default"},
+      {"service_tier", given("service_tier", "default")},
       {"store", given("store", true)},
       {"temperature", chat.params.sampling.temperature},
       {"text", given("text", {{"format", {{"type", "text"}}}})},

@@ -198,7 +198,7 @@ void ResponseFormat::AppendStart(const Usage& /*usage*/, std::string* out) {
   }
 }
 
-void ResponseFormat::AppendOpening(std::int32_t /*index*/, std::string* /*out*/) {}
+void ResponseFormat::AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) {}
 
 /// Makes an item of this kind the open one. Every call is an item of its own.
 void ResponseFormat::OpenItemInStream(Kind kind,

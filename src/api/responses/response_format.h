@@ -32,7 +32,7 @@ class ResponseFormat final : public ReplyFormat {
 
   std::string_view id() const override { return request_.id; }
   void AppendStart(const Usage& usage, std::string* out) override;
-  void AppendOpening(std::int32_t index, std::string* out) override;
+  void AppendOpening(const ReplyPiece& piece, std::string* out) override;
   void AppendPiece(const ReplyPiece& piece, std::string* out) override;
   void AppendEnd(const Usage& usage, bool usage_asked, std::string* out) override;
   void AppendFailure(const Error& error, std::string* out) override;

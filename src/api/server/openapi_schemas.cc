@@ -69,8 +69,41 @@ Json Sampling() {
           {"ignore_eos", Flag()},
           {"include_stop_str_in_output", Flag()},
           {"skip_special_tokens", Flag()},
+          {"spaces_between_special_tokens", Flag()},
           {"priority", Number(limits::kPriority)},
-          {"user", OrNull(Text())}};
+          {"service_tier", OrNull({{"enum", {"auto", "default", "flex", "priority"}}})},
+          {"user", OrNull(Text())},
+          {"safety_identifier", OrNull(Text())},
+          {"truncate_prompt_tokens", Number(limits::kTruncatePromptTokens)},
+          {"prompt_logprobs", Number(limits::kPromptLogprobs)},
+          {"return_token_ids", Flag()},
+          {"return_tokens_as_token_ids", Flag()},
+          {"timings_per_token", Flag()}};
+}
+
+/// The rarer samplers.
+void AddSamplers(Json* properties) {
+  for (const RealLimit& limit : {limits::kTypicalP,
+                                 limits::kXtcProbability,
+                                 limits::kXtcThreshold,
+                                 limits::kDynatempRange,
+                                 limits::kDynatempExponent,
+                                 limits::kDryMultiplier,
+                                 limits::kDryBase}) {
+    (*properties)[std::string(limit.name)] = Number(limit);
+  }
+  (*properties)["dry_allowed_length"] = Number(limits::kDryAllowedLength);
+  (*properties)["dry_penalty_last_n"] = Number(limits::kDryPenaltyLastN);
+  (*properties)["dry_sequence_breakers"] =
+      OrNull({{"type", "array"},
+              {"maxItems", limits::kBreakers},
+              {"items", {{"type", "string"}, {"minLength", 1}}}});
+  (*properties)["samplers"] = OrNull(
+      {{"type", "array"},
+       {"maxItems", limits::kSamplers},
+       {"items",
+        {{"enum",
+          {"temperature", "top_k", "typ_p", "top_p", "min_p", "xtc", "dry", "penalties"}}}}});
 }
 
 Json Message() {
@@ -93,6 +126,8 @@ Json ChatRequestSchema() {
   properties["logprobs"] = Flag();
   properties["top_logprobs"] = Number(limits::kTopLogprobs);
   properties["reasoning_effort"] = OrNull(Text());
+  properties["thinking_token_budget"] = Number(limits::kThinkingBudget);
+  AddSamplers(&properties);
   properties["chat_template_kwargs"] = OrNull({{"type", "object"}});
   return Object(std::move(properties), {"messages"});
 }
@@ -104,6 +139,7 @@ Json CompletionRequestSchema() {
   properties["max_tokens"] = Number(limits::kMaxTokensOrZero);
   properties["logprobs"] = Number(limits::kLogprobs);
   properties["echo"] = Flag();
+  AddSamplers(&properties);
   return Object(std::move(properties), {"prompt"});
 }
 

@@ -67,6 +67,7 @@ Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
                                               std::shared_ptr<tenant::Gate> gate,
                                               std::optional<StorageOptions> storage) {
   std::unique_ptr<Server> server(new Server(options, std::move(model), service, std::move(gate)));
+  server->metrics_.Watch(server->gate_);
   if (storage) {
     INFERD_TRY(server->OpenStorage(*std::move(storage)));
   }

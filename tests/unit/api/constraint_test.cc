@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/core/constraint.h"
 
+#include "api/core/constraint_wraps.h"
 #include "unit/api/byte_model.h"
 
 #include <gtest/gtest.h>
@@ -40,6 +41,41 @@ TEST_F(ConstraintTest, HoldsAtOnceAndEndsWithAnEndToken) {
   ASSERT_TRUE(constraint->Accept('b').ok());
   EXPECT_TRUE(Allows(constraint.get(), kEos));
   EXPECT_FALSE(Allows(constraint.get(), 'a'));
+}
+
+TEST_F(ConstraintTest, AllowedTokensAndAGrammarHoldTogether) {
+  const auto grammar = model_->grammars->Get(text::GrammarKind::kRegex, "[abc]+");
+  ASSERT_TRUE(grammar.ok());
+  leader::GenerateRequest request;
+  request.sampling.allowed_tokens = {'b', 'z'};
+  request.constraint = MakeConstraint(*grammar, model_->tokenizer, {});
+  const std::vector<std::int32_t> ends{kEos};
+  ConstrainToAllowed(ends, &request);
+  EXPECT_TRUE(request.sampling.allowed_tokens.empty());
+  auto clone = request.constraint->Clone();
+  ASSERT_TRUE(clone.ok());
+  for (const std::int32_t token : std::vector<std::int32_t>{'a', 'c', 'z', kEos}) {
+    EXPECT_FALSE(Allows(clone->get(), token)) << token;
+  }
+  EXPECT_TRUE(Allows(clone->get(), 'b'));
+  ASSERT_TRUE((*clone)->Accept('b').ok());
+  EXPECT_TRUE(Allows(clone->get(), kEos)) << "where the output may end it can";
+  EXPECT_FALSE(Allows(clone->get(), 'a'));
+}
+
+TEST_F(ConstraintTest, NothingInCommonIsAnError) {
+  const auto grammar = model_->grammars->Get(text::GrammarKind::kRegex, "ab");
+  ASSERT_TRUE(grammar.ok());
+  leader::GenerateRequest request;
+  request.sampling.allowed_tokens = {'b'};
+  request.constraint = MakeConstraint(*grammar, model_->tokenizer, {});
+  ConstrainToAllowed({}, &request);
+  auto clone = request.constraint->Clone();
+  ASSERT_TRUE(clone.ok());
+  std::vector<std::uint32_t> words((kVocab + 31) / 32);
+  const auto filled = (*clone)->FillMask(words);
+  ASSERT_FALSE(filled.ok());
+  EXPECT_NE(filled.error().message().find("allowed_token_ids"), std::string::npos);
 }
 
 TEST_F(ConstraintTest, BeginsBehindAToken) {

@@ -44,6 +44,8 @@ class FakeInferenceService final : public leader::InferenceService {
     const std::lock_guard lock(mutex_);
     scripts_ = std::move(scripts);
   }
+  /// Of its model; before requests come.
+  void SetEosIds(std::vector<std::int32_t> ids) { spec_.eos_ids = std::move(ids); }
   /// No tokens while paused.
   void Pause(bool paused) {
     {
@@ -248,6 +250,7 @@ class FakeInferenceService final : public leader::InferenceService {
   spec::ModelSpec spec_ = [] {
     spec::ModelSpec made;
     made.hidden_size = 4;
+    made.bos_id = kBos;
     return made;
   }();
   std::thread thread_;  // last: it uses the rest

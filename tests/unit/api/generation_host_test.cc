@@ -19,7 +19,7 @@ namespace {
 /// Text as it is; "<end>" where a stream ends.
 class PlainFormat final : public ReplyFormat {
  public:
-  void AppendOpening(std::int32_t /*index*/, std::string* /*out*/) override {}
+  void AppendOpening(const ReplyPiece& /*piece*/, std::string* /*out*/) override {}
   void AppendPiece(const ReplyPiece& piece, std::string* out) override { *out += piece.text; }
   void AppendEnd(const Usage& /*usage*/, bool /*asked*/, std::string* out) override {
     *out += "<end>";

@@ -154,6 +154,48 @@ TEST_F(GrpcInferenceTest, CompletionsTakeTextsAndIdsAndStreamAlike) {
   EXPECT_EQ(Trailer(*context, "inferd-param"), "prompt");
 }
 
+TEST_F(GrpcInferenceTest, IdsAndScoresOfPromptAndAnswer) {
+  const std::vector<std::int32_t> hello = WithEos(Bytes("Hello"));
+  const auto list = [](const auto& ids) {
+    return std::vector<std::int32_t>(ids.begin(), ids.end());
+  };
+  auto chat = Chat();
+  chat.set_return_token_ids(true);
+  chat.set_prompt_logprobs(1);
+  v1::ChatCompletionResponse whole;
+  ASSERT_TRUE(Ask(chat, &whole).ok());
+  EXPECT_EQ(list(whole.choices(0).token_ids()), hello);
+  EXPECT_EQ(whole.prompt_token_ids(0), kBos);
+  ASSERT_EQ(whole.prompt_logprobs().items_size(), whole.prompt_token_ids_size());
+  EXPECT_EQ(whole.prompt_logprobs().items(0).tokens_size(), 0);
+  const auto& score = whole.prompt_logprobs().items(1).tokens(0);
+  EXPECT_EQ(score.token_id(), whole.prompt_token_ids(1));
+  EXPECT_EQ(score.rank(), 1);
+  EXPECT_EQ(score.logprob(), -0.5);
+
+  v1::CompletionRequest completion;
+  completion.add_prompt("hi");
+  completion.set_return_token_ids(true);
+  completion.mutable_stream_options()->set_include_usage(true);
+  completion.mutable_stream_options()->set_continuous_usage_stats(true);
+  auto context = CallContext();
+  auto reader = stub_->CompletionStream(context.get(), completion);
+  v1::CompletionResponse piece;
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> prompt;
+  while (reader->Read(&piece)) {
+    for (const auto& choice : piece.choices()) {
+      ids.insert(ids.end(), choice.token_ids().begin(), choice.token_ids().end());
+      prompt.insert(
+          prompt.end(), choice.prompt_token_ids().begin(), choice.prompt_token_ids().end());
+      EXPECT_TRUE(piece.has_usage() || choice.prompt_token_ids_size() > 0);
+    }
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(ids, hello);
+  EXPECT_EQ(prompt, (std::vector<std::int32_t>{kBos, 'h', 'i'})) << "once";
+}
+
 TEST_F(GrpcInferenceTest, ErrorsHaveTheTablesCodeAndTheParameter) {
   v1::ChatCompletionResponse response;
   const auto expect = [&](const v1::ChatCompletionRequest& request,

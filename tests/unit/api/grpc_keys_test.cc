@@ -94,6 +94,90 @@ TEST_F(GrpcKeysTest, ACallHoldsItsPlaceUntilItEnds) {
   EXPECT_EQ(Complete(With("x-api-key", "secret")), grpc::StatusCode::OK) << "at once";
 }
 
+/// A key with an allowance of tokens, on a clock that stands still.
+class GrpcTokensTest : public GrpcTest {
+ protected:
+  // "hi" makes 3 tokens with BOS, and "Hello" with its end 6.
+  static constexpr std::int64_t kPrompt = 3, kAnswer = 6;
+
+  void StartWith(std::int64_t tokens_per_minute) {
+    tenant::ApiKey key;
+    key.name = "one";
+    key.digest = tenant::DigestOf("secret");
+    key.limits.tokens_per_minute = tokens_per_minute;
+    auto table = tenant::KeyTable::Make({key});
+    ASSERT_TRUE(table.ok());
+    gate_ =
+        std::make_unique<tenant::Gate>(tenant::GateOptions{.model_name = "m", .model_version = "1"},
+                                       *std::move(table),
+                                       nullptr,
+                                       &clock_);
+    StartServer({}, gate_.get());
+    stub_ = v1::Inference::NewStub(channel_);
+  }
+  static v1::CompletionRequest Request(std::int64_t max_tokens) {
+    v1::CompletionRequest request;
+    request.add_prompt("hi");
+    request.set_max_tokens(max_tokens);
+    return request;
+  }
+  static std::unique_ptr<grpc::ClientContext> Key() {
+    auto context = CallContext();
+    context->AddMetadata("x-api-key", "secret");
+    return context;
+  }
+  grpc::StatusCode Complete(std::int64_t max_tokens) {
+    v1::CompletionResponse response;
+    return stub_->Completion(Key().get(), Request(max_tokens), &response).error_code();
+  }
+
+  base::FakeClock clock_;
+  std::unique_ptr<tenant::Gate> gate_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+TEST_F(GrpcTokensTest, WhatIsSetAsideAndNotUsedComesBackAtTheEnd) {
+  StartWith(100);
+  // Each sets more aside than it uses, which is 9; the next may have all but that.
+  EXPECT_EQ(Complete(90), grpc::StatusCode::OK);
+  EXPECT_EQ(Complete(90), grpc::StatusCode::RESOURCE_EXHAUSTED) << "91 are left, 93 asked for";
+  EXPECT_EQ(Complete(88), grpc::StatusCode::OK);
+  for (std::int64_t left = 100 - 2 * (kPrompt + kAnswer); left >= kPrompt + kAnswer;
+       left -= kPrompt + kAnswer) {
+    EXPECT_EQ(Complete(left - kPrompt + 1), grpc::StatusCode::RESOURCE_EXHAUSTED) << left;
+    EXPECT_EQ(Complete(left - kPrompt), grpc::StatusCode::OK) << left;
+  }
+}
+
+TEST_F(GrpcTokensTest, AStreamSettlesTooAlsoOneThatIsLeft) {
+  StartWith(100);
+  auto context = Key();
+  auto reader = stub_->CompletionStream(context.get(), Request(90));
+  v1::CompletionResponse piece;
+  while (reader->Read(&piece)) {
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(Complete(89), grpc::StatusCode::RESOURCE_EXHAUSTED) << "91 are left";
+  EXPECT_EQ(Complete(88), grpc::StatusCode::OK);
+
+  // 82 are left. A stream that is cancelled after its first token has used 4 of them.
+  service_.HoldAt(1);
+  context = Key();
+  reader = stub_->CompletionStream(context.get(), Request(79));
+  ASSERT_TRUE(reader->Read(&piece));
+  EXPECT_EQ(Complete(1), grpc::StatusCode::RESOURCE_EXHAUSTED) << "all is set aside";
+  context->TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ASSERT_TRUE(service_.WaitRunning(0));
+  service_.HoldAt(-1);
+  // The server settles a little later than the client sees the end; this takes 4 more.
+  int tries = 0;
+  while (Complete(1) != grpc::StatusCode::OK && ++tries < 10'000) {
+  }
+  EXPECT_EQ(Complete(72), grpc::StatusCode::RESOURCE_EXHAUSTED) << "74 are left";
+  EXPECT_EQ(Complete(71), grpc::StatusCode::OK);
+}
+
 TEST_F(GrpcKeysTest, EndingWhatIsOthersNeedsAnAdmin) {
   v1::AbortResponse response;
   EXPECT_EQ(stub_->Abort(With("x-api-key", "secret").get(), {}, &response).error_code(),

@@ -97,6 +97,35 @@ TEST_F(GrpcVllmTest, TokensInTokensOutWholeAndStreamedAlike) {
   EXPECT_EQ(stream.logprobs, std::vector<float>(12, -0.5F));
 }
 
+TEST_F(GrpcVllmTest, ScoresOfThePromptComeOnce) {
+  for (const bool stream : {false, true}) {
+    auto request = Ask(stream);
+    request.mutable_sampling_params()->set_prompt_logprobs(2);
+    auto context = CallContext();
+    auto reader = stub_->Generate(context.get(), request);
+    pb::GenerateResponse response;
+    std::vector<pb::InputLogProbs> inputs;
+    while (reader->Read(&response)) {
+      if (response.has_chunk() && response.chunk().has_input_logprobs()) {
+        inputs.push_back(response.chunk().input_logprobs());
+      } else if (response.has_complete() && response.complete().has_input_logprobs()) {
+        inputs.push_back(response.complete().input_logprobs());
+      }
+    }
+    ASSERT_TRUE(reader->Finish().ok());
+    ASSERT_EQ(inputs.size(), 1U);
+    EXPECT_EQ(Ids(inputs[0].token_ids().begin(), inputs[0].token_ids().end()),
+              (Ids{kBos, 104, 105}));
+    EXPECT_FALSE(inputs[0].token_logprobs(0).has_value());
+    EXPECT_EQ(inputs[0].token_logprobs(1).value(), -0.5F);
+    EXPECT_EQ(inputs[0].top_logprobs(1).token_ids_size(), 2);
+  }
+  auto cut = Ask(false);
+  cut.mutable_sampling_params()->set_truncate_prompt_tokens(2);
+  ASSERT_TRUE(Generate(cut).status.ok());
+  EXPECT_EQ(service_.last()->prompt, (Ids{104, 105}));
+}
+
 TEST_F(GrpcVllmTest, StopsAreFoundAndNamed) {
   auto request = Ask(true);
   request.mutable_sampling_params()->add_stop("ll");

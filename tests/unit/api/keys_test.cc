@@ -24,6 +24,8 @@ class FakeLedger final : public tenant::UsageSink {
     const std::lock_guard lock(mutex_);
     records_.push_back(std::move(record));
   }
+  std::uint64_t dropped() const override { return dropped_; }
+  void Drop(std::uint64_t count) { dropped_ = count; }
   std::vector<tenant::UsageRecord> records() const {
     const std::lock_guard lock(mutex_);
     return records_;
@@ -32,6 +34,7 @@ class FakeLedger final : public tenant::UsageSink {
  private:
   mutable std::mutex mutex_;
   std::vector<tenant::UsageRecord> records_;
+  std::atomic<std::uint64_t> dropped_{0};
 };
 
 /// Moved by the test while server threads read it.
@@ -385,6 +388,27 @@ TEST_F(KeysTest, LoadMetricsComeOnRequest) {
   EXPECT_EQ(Json::parse(value)["named_metrics"]["kv_cache_usage_perc"], 0.25);
   EXPECT_FALSE(Chat("").Has("endpoint-load-metrics"));
   EXPECT_FALSE(Chat("endpoint-load-metrics-format: BIN\r\n").Has("endpoint-load-metrics"));
+}
+
+TEST_F(KeysTest, LostRowsOfTheLedgerShowInTheMetrics) {
+  tenant::ApiKey key = Key("alice");
+  key.metrics = true;
+  StartWithKeys({key});
+  EXPECT_NE(Send("GET", "/metrics", kAlice).body.find("inferd_usage_records_dropped_total"),
+            std::string::npos);
+  ledger_->Drop(17);
+  const std::string page = Send("GET", "/metrics", kAlice).body;
+  const std::size_t line = page.find("\ninferd_usage_records_dropped_total{");
+  ASSERT_NE(line, std::string::npos) << page;
+  EXPECT_TRUE(page.substr(line + 1, page.find('\n', line + 1) - line - 1).ends_with(" 17"))
+      << page.substr(line, 200);
+}
+
+TEST_F(KeysTest, TheEngineLearnsWhoseRequestItIs) {
+  StartWithKeys({Key("alice")});
+  ASSERT_EQ(Send("POST", "/v1/chat/completions", kAlice, ChatWith(R"("user":"u1")")).status, 200);
+  EXPECT_EQ(service_.last()->tenant, "alice");
+  EXPECT_EQ(service_.last()->user, "u1");
 }
 
 TEST_F(KeysTest, StoredResponsesBelongToTheirKey) {

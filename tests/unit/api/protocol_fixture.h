@@ -140,7 +140,7 @@ inline Usage SomeUsage() {
 inline std::string StreamOf(ReplyFormat* format, const std::vector<HandMadePiece>& pieces) {
   std::string out;
   format->AppendStart(SomeUsage(), &out);
-  format->AppendOpening(0, &out);
+  format->AppendOpening({}, &out);
   for (const HandMadePiece& piece : pieces) {
     format->AppendPiece(piece.View(), &out);
   }

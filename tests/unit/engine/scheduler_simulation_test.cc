@@ -251,6 +251,8 @@ class Simulation {
     if (random_.OneIn(3)) {
       request.stop_tokens = {2};
     }
+    request.tenant = random_.OneIn(2) ? "t" + std::to_string(random_.Between(0, 1)) : "";
+    request.user = random_.OneIn(2) ? "u" + std::to_string(random_.Between(0, 2)) : "";
     request.priority = random_.OneIn(3) ? static_cast<std::int32_t>(random_.Between(-2, 2)) : 0;
     if (random_.OneIn(3)) {
       request.cache_salt = "tenant";

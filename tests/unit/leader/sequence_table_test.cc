@@ -100,6 +100,38 @@ TEST(SequenceTableTest, PromptLogprobsOfChunksArriveTogetherWithTheFirstToken) {
   EXPECT_EQ(sink.events[0].prompt_logprobs.size(), 5U);
 }
 
+TEST(SequenceTableTest, SiblingsWaitForTheEventThatCarriesThePromptsLogprobs) {
+  Sink sink;
+  int ended = 0;
+  SequenceTable table([&](std::int64_t) { ++ended; });
+  GenerateRequest request = Request(&sink, 1, 3);
+  request.sampling.prompt_logprobs = 0;
+  const std::uint64_t first = table.Add(request, 1);
+  std::vector<engine::TokenEvent> events{Token(first + 1, 10),
+                                         Token(first + 2, 20, engine::FinishReason::kStop)};
+  table.Take(events);
+  table.Fail(first + 1, Error(Code::kInternal, "lost"));
+  table.Publish();
+  EXPECT_TRUE(sink.events.empty());
+
+  events = {Token(first, 1)};
+  events[0].prompt_logprobs.resize(4);
+  table.Take(events);
+  table.Publish();
+  ASSERT_EQ(sink.events.size(), 4U);
+  EXPECT_EQ(sink.events[0].choice, 0);
+  EXPECT_EQ(sink.events[0].prompt_logprobs.size(), 4U);
+  EXPECT_EQ(sink.events[1].token->token, 10);
+  EXPECT_EQ(sink.events[2].token->token, 20);
+  EXPECT_EQ(sink.events[3].finish, FinishReason::kError);
+
+  events = {Token(first, 2, engine::FinishReason::kLength)};
+  table.Take(events);
+  table.Publish();
+  EXPECT_EQ(sink.events.size(), 5U);
+  EXPECT_EQ(ended, 1);
+}
+
 TEST(SequenceTableTest, FailEndsWithTheError) {
   Sink sink;
   int ended = 0;

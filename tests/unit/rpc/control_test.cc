@@ -120,6 +120,17 @@ class ControlTest : public testing::Test {
     open.sampling.bad_words = {{7}, {8, 9}};
     open.sampling.min_tokens = 6;
     open.sampling.end_tokens = {2};
+    open.sampling.typical_p = 0.9;
+    open.sampling.xtc_probability = 0.2;
+    open.sampling.xtc_threshold = 0.3;
+    open.sampling.dynatemp_range = 0.4;
+    open.sampling.dynatemp_exponent = 1.5;
+    open.sampling.dry_multiplier = 0.8;
+    open.sampling.dry_base = 1.6;
+    open.sampling.dry_allowed_length = 3;
+    open.sampling.dry_last_n = 64;
+    open.sampling.dry_breakers = {4, 11};
+    open.sampling.samplers = {spec::SamplerKind::kXtc, spec::SamplerKind::kTopK};
     ASSERT_TRUE(peer.Send(plan));
     Result<ToWorker> received = client.Receive();
     ASSERT_TRUE(received.ok());
@@ -129,6 +140,17 @@ class ControlTest : public testing::Test {
     EXPECT_EQ(got.sampling.bad_words, open.sampling.bad_words);
     EXPECT_EQ(got.sampling.min_tokens, 6);
     EXPECT_EQ(got.sampling.end_tokens, open.sampling.end_tokens);
+    EXPECT_EQ(got.sampling.typical_p, 0.9);
+    EXPECT_EQ(got.sampling.xtc_probability, 0.2);
+    EXPECT_EQ(got.sampling.xtc_threshold, 0.3);
+    EXPECT_EQ(got.sampling.dynatemp_range, 0.4);
+    EXPECT_EQ(got.sampling.dynatemp_exponent, 1.5);
+    EXPECT_EQ(got.sampling.dry_multiplier, 0.8);
+    EXPECT_EQ(got.sampling.dry_base, 1.6);
+    EXPECT_EQ(got.sampling.dry_allowed_length, 3);
+    EXPECT_EQ(got.sampling.dry_last_n, 64);
+    EXPECT_EQ(got.sampling.dry_breakers, open.sampling.dry_breakers);
+    EXPECT_EQ(got.sampling.samplers, open.sampling.samplers);
   }
 
   void RoundTrip(const std::string& address) {
