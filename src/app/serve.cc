@@ -92,6 +92,10 @@ Result<std::optional<api::GrpcOptions>> ToGrpcOptions(const Config& config) {
   options.request_threads = static_cast<int>(config.http.request_threads);
   options.max_message_bytes = static_cast<std::size_t>(config.http.max_body_bytes);
   options.access_log = config.http.access_log;
+  options.ssl_certfile = config.http.ssl_certfile;
+  options.ssl_keyfile = config.http.ssl_keyfile;
+  options.ssl_ca_certs = config.http.ssl_ca_certs;
+  options.ssl_refresh = config.http.enable_ssl_refresh;
   if (port == "auto") {
     options.port = config.http.port == 0 ? 0 : options.port;
     return std::optional(options);
@@ -210,7 +214,11 @@ Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
       server,
       api::GrpcServer::Start(
           *options, std::move(model), service, beside->mutable_metrics(), gate, beside->running()));
-  log::Info("app", "gRPC on {}:{}", options->host, server->port());
+  log::Info("app",
+            "gRPC{} on {}:{}",
+            options->ssl_certfile.empty() ? "" : " over TLS",
+            options->host,
+            server->port());
   if (!config.grpc.port_file.empty()) {
     INFERD_TRY(base::WriteFileAtomic(config.grpc.port_file, std::to_string(server->port()) + "\n"));
   }

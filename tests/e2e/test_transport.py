@@ -7,9 +7,11 @@ import ssl
 import subprocess
 import time
 
+import grpc
 import httpx
 import openai
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 SECONDS = 60
 
@@ -40,12 +42,12 @@ def eventually(condition):
 def run(inferd, toy, tmp_path):
     processes = []
 
-    def begin(*flags):
+    def begin(*flags, grpc_port="none"):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("INFERD_", "LWS_"))}
         with open(tmp_path / "log", "wb") as log:
             processes.append(subprocess.Popen(
-                [inferd, "--model", str(toy), "--served-model-name", "toy", "--port", "0", "--grpc-port", "none",
-                 "--threads", "1", "--kv-cache-bytes", str(64 << 20), "--port-file", str(tmp_path / "port"), *flags],
+                [inferd, "--model", str(toy), "--served-model-name", "toy", "--port", "0", "--grpc-port", grpc_port,
+                 "--grpc-port-file", str(tmp_path / "grpc_port"), "--threads", "1", "--kv-cache-bytes", str(64 << 20), "--port-file", str(tmp_path / "port"), *flags],
                 stdout=log, stderr=log, env=environment))
         return processes[-1]
 
@@ -82,6 +84,34 @@ def test_tls_with_the_official_client_and_a_new_certificate(run, tmp_path):
     trusted = ssl.create_default_context(cadata=(tmp_path / "cert.pem").read_text())
     client = openai.OpenAI(base_url=url + "/v1", api_key="none", http_client=httpx.Client(verify=trusted), max_retries=0)
     assert hello(client) == "Hello, world!"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 0
+
+
+def grpc_health(port, certificate):
+    """The port's answer to a client that trusts the certificate; None: it cannot be reached that way."""
+    credentials = grpc.ssl_channel_credentials(root_certificates=certificate)
+    with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+        try:
+            return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status
+        except grpc.RpcError as error:
+            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED), error
+            return None
+
+
+def test_grpc_over_tls_and_a_new_certificate(run, tmp_path):
+    make_certificate(tmp_path, days=2)
+    first = (tmp_path / "cert.pem").read_bytes()
+    process = run("--ssl-certfile", str(tmp_path / "cert.pem"), "--ssl-keyfile", str(tmp_path / "key.pem"), "--enable-ssl-refresh",
+                  grpc_port="0")
+    eventually(lambda: (tmp_path / "grpc_port").exists())
+    port = int((tmp_path / "grpc_port").read_text())
+    serving = health_pb2.HealthCheckResponse.SERVING
+    eventually(lambda: grpc_health(port, first) == serving)
+    with grpc.insecure_channel(f"localhost:{port}") as plain, pytest.raises(grpc.RpcError):
+        health_pb2_grpc.HealthStub(plain).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    make_certificate(tmp_path, days=3)
+    eventually(lambda: grpc_health(port, (tmp_path / "cert.pem").read_bytes()) == serving)
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 0
 

@@ -11,6 +11,10 @@ namespace inferd::api {
 struct GrpcOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8001;         // 0: any free one
+  std::string ssl_certfile;          // PEM with its chain; empty: plain text
+  std::string ssl_keyfile;           // PEM
+  std::string ssl_ca_certs;          // PEM; empty: clients need no certificate
+  bool ssl_refresh = false;          // load changed files for new connections
   int request_threads = 2;           // parse, template, tokenise
   std::size_t request_queue = 1024;  // requests that wait for those; beyond: RESOURCE_EXHAUSTED
   std::size_t max_generations = 4096;

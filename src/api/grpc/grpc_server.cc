@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/grpc/grpc_server.h"
 
+#include "api/grpc/grpc_credentials.h"
 #include "api/grpc/grpc_shared.h"
 #include "api/grpc/services.h"
 #include "base/check.h"
@@ -86,11 +87,11 @@ Result<> GrpcServer::Impl::Listen() {
   services.push_back(MakeInferenceService(&shared));
   services.push_back(MakeKserveService(&shared));
   services.push_back(MakeVllmService(&shared));
+  INFERD_ASSIGN(const auto credentials, MakeGrpcCredentials(options));
   grpc::ServerBuilder builder;
   const std::string& host = options.host;
   const std::string shown = host.find(':') == std::string::npos ? host : "[" + host + "]";
-  builder.AddListeningPort(
-      shown + ":" + std::to_string(options.port), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(shown + ":" + std::to_string(options.port), credentials, &port);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port in use is an error
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytes);
@@ -109,7 +110,7 @@ Result<> GrpcServer::Impl::Listen() {
   if (server == nullptr || port == 0) {
     return Unavailable(
         "cannot listen on {}:{} for gRPC; choose another --grpc-port or stop what uses it, or "
-        "switch gRPC off with --grpc-port -1",
+        "switch gRPC off with --grpc-port none",
         shown,
         options.port);
   }
