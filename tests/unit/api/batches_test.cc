@@ -382,6 +382,7 @@ TEST_F(BatchesTest, AnUsedUpAllowancePutsLinesOff) {
            std::string::npos;
   };
   EXPECT_TRUE(Eventually(retried));
+  EXPECT_TRUE(Eventually([&] { return Look(id)["request_counts"]["completed"] == 1; }));
   const Json batch = Look(id);
   EXPECT_EQ(batch["status"], "in_progress");
   EXPECT_EQ(batch["request_counts"], Json({{"total", 2}, {"completed", 1}, {"failed", 0}}));
