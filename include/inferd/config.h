@@ -76,6 +76,7 @@ struct HttpConfig {
   std::string ssl_certfile, ssl_keyfile;     // TLS when both are given
   std::string ssl_ca_certs;                  // clients must show a certificate of these
   bool enable_ssl_refresh = false;
+  bool strict_requests = false;   // unknown fields of a request are refused
   std::int64_t heartbeat_s = 15;  // of streams that have nothing to say; 0: none
   bool access_log = true;
   std::int64_t shutdown_timeout_s = 30;

@@ -49,6 +49,7 @@ api::HttpOptions ToHttpOptions(const HttpConfig& config) {
   options.access_log = config.access_log;
   options.allowed_origins = config.allowed_origins;
   options.uds = config.uds;
+  options.strict_requests = config.strict_requests;
   options.heartbeat_ms = config.heartbeat_s * 1000;
   if (!config.uds.empty()) {
     options.allowed_hosts = config.allowed_hosts;  // no web page reaches a Unix socket

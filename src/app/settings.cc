@@ -262,6 +262,10 @@ void AddHttp(HttpConfig* h, std::vector<Setting>* out) {
            "Origins of web pages that may use the API (CORS), comma-separated, as "
            "https://app.example; * for any",
            &h->allowed_origins},
+          {"http.strict_requests",
+           {"--strict-requests"},
+           "Refuse requests that have fields this server does not know, instead of ignoring them",
+           &h->strict_requests},
           {"http.uds",
            {"--uds"},
            "Listen on a Unix socket at this path instead of --host and --port",

@@ -78,6 +78,9 @@ Kind KindOf(const Json& schema) {
     }
   }
   if (const auto values = schema.find("enum"); values != schema.end() && values->is_array()) {
+    if (const auto value = schema.find("const"); value != schema.end() && !IsText(*value)) {
+      return Kind::kMixed;
+    }
     return std::ranges::all_of(*values, IsText)    ? Kind::kChoice
            : std::ranges::none_of(*values, IsText) ? Kind::kJson
                                                    : Kind::kMixed;
@@ -95,10 +98,13 @@ bool SurvivesTags(const CallDialect& dialect, const std::string& text) {
 }
 
 std::vector<std::string> Choices(const Json& schema) {
-  if (const auto value = schema.find("const"); value != schema.end()) {
+  if (const auto value = schema.find("const"); value != schema.end() && IsText(*value)) {
     return {value->get<std::string>()};
   }
-  return schema["enum"].get<std::vector<std::string>>();
+  if (const auto values = schema.find("enum"); values != schema.end() && values->is_array()) {
+    return values->get<std::vector<std::string>>();
+  }
+  return {};
 }
 
 bool IsWord(std::string_view key) {

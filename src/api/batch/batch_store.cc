@@ -73,6 +73,7 @@ void BatchStore::EraseLocked(const std::string& id) {
 }
 
 Result<BatchRecord> BatchStore::Add(BatchRecord record) {
+  const std::lock_guard change_lock(change_mutex_);
   {
     const std::lock_guard lock(mutex_);
     std::size_t open = 0;
@@ -89,12 +90,15 @@ Result<BatchRecord> BatchStore::Add(BatchRecord record) {
           open >= limits_.max_open ? open : of_owner);
     }
     record.order = ++last_order_;
-    SetLocked(record);
   }
+  // Nobody sees a batch that is not yet on disk.
   if (auto written = Write(record); !written.ok()) {
-    const std::lock_guard lock(mutex_);
-    EraseLocked(record.id);
+    RemoveFile(folder_ + "/" + record.id + std::string(kEnd));
     return written.error();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    SetLocked(record);
   }
   ForgetOldest();
   return record;
@@ -126,7 +130,15 @@ Result<> BatchStore::Write(const BatchRecord& record) const {
 Result<BatchRecord> BatchStore::Change(const std::string& id,
                                        const std::function<Result<>(BatchRecord*)>& change) {
   const std::lock_guard change_lock(change_mutex_);
-  BatchRecord record = Get(id);
+  BatchRecord record;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = batches_.find(id);
+    if (it == batches_.end()) {  // ended long ago, and forgotten meanwhile
+      return NotFound("No batch found with id '{}'", Printable(id));
+    }
+    record = it->second;
+  }
   INFERD_TRY(change(&record));
   INFERD_TRY(Write(record));
   const std::lock_guard lock(mutex_);

@@ -129,7 +129,7 @@ Result<std::unique_ptr<LineRunner::Running>> LineRunner::Prepare(const LineReque
   request.path = line.url;
   request.body = line.body;
   request.request_id = answer->request_id;
-  auto outcome = HandlerOf(line.url)(context, request, &fault);
+  auto outcome = CallHandler(HandlerOf(line.url), context, request, &fault);
   if (!outcome.ok()) {
     return fail(outcome.error());
   }

@@ -2,6 +2,7 @@
 #include "api/chat/thinking_budget.h"
 
 #include "api/core/constraint_wraps.h"
+#include "base/error.h"
 #include "text/detokenizer.h"
 #include "text/dialect.h"
 #include "text/output_parser.h"
@@ -61,6 +62,9 @@ class BudgetConstraint final : public leader::TokenConstraint {
     if (next_ != kIdle) {
       const auto token = static_cast<std::size_t>(limit_->closing[next_]);
       std::fill(words.begin(), words.end(), 0);
+      if (token / 32 >= words.size()) {
+        return Internal("the model cannot write token {}, which ends its reasoning", token);
+      }
       words[token / 32] |= 1U << (token % 32);
       return {};
     }

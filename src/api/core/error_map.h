@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace inferd::api {
 
@@ -23,6 +24,8 @@ struct Fault {
   std::string param = {};  // path of the offending field ("messages[0].content"); empty: null
   std::string code = {};   // OpenAI's `error.code` ("model_not_found"); empty: null
   std::int64_t retry_after_ms = 0;  // known time until it may work; 0: not known
+  /// With --strict-requests: takes the names of the fields that the handler looked at.
+  std::vector<std::string>* asked = nullptr;
 };
 
 /// What a client is told: the error's message, but of a failure inside only that there was one.

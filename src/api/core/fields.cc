@@ -72,6 +72,9 @@ Result<double> ToReal(const Json& value,
 }
 
 const Json* Fields::Find(std::string_view name) const {
+  if (fault_->asked != nullptr && prefix_.empty()) {
+    fault_->asked->emplace_back(name);
+  }
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/core/context.h"
-
-#include <string>
+#include "api/core/owner.h"
 
 namespace inferd::api {
 

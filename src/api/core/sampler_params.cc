@@ -97,6 +97,13 @@ Result<> ParseBreakers(const text::Tokenizer& tokenizer,
         })) {
       sampling->dry_breakers.push_back(static_cast<std::int32_t>(id));
     }
+    if (sampling->dry_breakers.size() > limits::kBreakerTokens) {
+      return FieldError(fields.fault(),
+                        fields.Path("dry_sequence_breakers"),
+                        "{} are part of more than {} tokens; give longer ones",
+                        fields.Path("dry_sequence_breakers"),
+                        limits::kBreakerTokens);
+    }
   }
   return {};
 }

@@ -5,6 +5,7 @@
 
 #include "api/core/context.h"
 #include "api/core/error_map.h"
+#include "api/core/owner.h"
 #include "api/files/file_store.h"
 #include "api/http/list_page.h"
 #include "inferd/result.h"
@@ -18,9 +19,6 @@ namespace inferd::api {
 
 /// The store, or an error that says how to have one.
 Result<FileStore*> NeedFiles(const ServerContext& context, Fault* fault);
-
-/// Whose files and batches the caller's are.
-std::string OwnerOf(const ServerContext& context);
 
 /// The file object of OpenAI's API.
 nlohmann::ordered_json FileObject(const FileRecord& file);

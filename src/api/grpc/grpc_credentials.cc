@@ -20,16 +20,16 @@ constexpr unsigned kRefreshSeconds = 2;
 constexpr std::size_t kMaxPemBytes = 1U << 20;
 
 Result<std::shared_ptr<tls::CertificateProviderInterface>> Provider(const GrpcOptions& options) {
-  if (options.ssl_refresh) {
-    return std::shared_ptr<tls::CertificateProviderInterface>(
-        std::make_shared<tls::FileWatcherCertificateProvider>(
-            options.ssl_keyfile, options.ssl_certfile, options.ssl_ca_certs, kRefreshSeconds));
-  }
   INFERD_ASSIGN(std::string key, base::ReadFile(options.ssl_keyfile, kMaxPemBytes));
   INFERD_ASSIGN(std::string certificate, base::ReadFile(options.ssl_certfile, kMaxPemBytes));
   std::string authorities;
   if (!options.ssl_ca_certs.empty()) {
     INFERD_ASSIGN(authorities, base::ReadFile(options.ssl_ca_certs, kMaxPemBytes));
+  }
+  if (options.ssl_refresh) {
+    return std::shared_ptr<tls::CertificateProviderInterface>(
+        std::make_shared<tls::FileWatcherCertificateProvider>(
+            options.ssl_keyfile, options.ssl_certfile, options.ssl_ca_certs, kRefreshSeconds));
   }
   std::vector<tls::IdentityKeyCertPair> pairs;
   pairs.push_back({std::move(key), std::move(certificate)});

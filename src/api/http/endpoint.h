@@ -24,6 +24,13 @@ using Handler = Result<Outcome> (*)(const ServerContext& context,
                                     const HttpRequest& request,
                                     Fault* fault);
 
+/// Calls it. Should a library throw where nobody expected it, this one request is an Internal
+/// error.
+Result<Outcome> CallHandler(Handler handler,
+                            const ServerContext& context,
+                            const HttpRequest& request,
+                            Fault* fault);
+
 /// Where a handler runs. Inline ones only read atomics.
 enum class Place { kInline, kLight, kHeavy };
 

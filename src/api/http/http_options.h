@@ -41,6 +41,8 @@ struct HttpOptions {
   std::vector<std::string> allowed_hosts;
   /// Origins of web pages that may read answers: exact, or "*" for all. Empty: none.
   std::vector<std::string> allowed_origins;
+  /// Unknown fields of a request's body are a 400 instead of being ignored.
+  bool strict_requests = false;
   bool access_log = true;
 };
 

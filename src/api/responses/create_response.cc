@@ -3,6 +3,7 @@
 #include "api/chat/chat_request.h"
 #include "api/core/constraint.h"
 #include "api/core/json_parse.h"
+#include "api/core/owner.h"
 #include "api/responses/endpoints.h"
 #include "api/responses/response_format.h"
 #include "api/responses/response_input.h"

@@ -14,11 +14,6 @@
 
 namespace inferd::api {
 
-struct ServerContext;  // core/context.h
-
-/// Whose responses a caller may see: those of its API key. Empty: of nobody in particular.
-std::string OwnerOf(const ServerContext& context);
-
 /// Immutable once stored.
 struct StoredResponse {
   std::string body;         // the response object, as JSON

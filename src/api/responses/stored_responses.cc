@@ -2,6 +2,7 @@
 // GET and DELETE /v1/responses/{id}, POST .../cancel, GET .../input_items.
 #include "api/core/fields.h"
 #include "api/core/json_writer.h"
+#include "api/core/owner.h"
 #include "api/http/list_page.h"
 #include "api/http/running_requests.h"
 #include "api/responses/endpoints.h"

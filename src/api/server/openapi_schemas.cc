@@ -54,6 +54,8 @@ Json Sampling() {
                      {"items", {{"type", "string"}, {"minLength", 1}}}},
                     {{"type", "null"}}})}};
   return {{"model", OrNull(Text())},
+          {"metadata", Json::object()},          // for the client's own use
+          {"prompt_cache_key", Json::object()},  // prefixes are found without it
           {"temperature", Number(limits::kTemperature)},
           {"top_p", Number(limits::kTopP)},
           {"top_k", Number(limits::kTopK)},
@@ -305,14 +307,17 @@ void AddOthers(Json* schemas) {
   (*schemas)["OllamaChatRequest"] = Object({{"model", Text()},
                                             {"messages", ListOf(Ref("OllamaMessage"))},
                                             {"stream", Flag()},
+                                            {"keep_alive", Json::object()},
                                             {"options", OrNull({{"type", "object"}})}},
                                            {"model", "messages"});
   (*schemas)["OllamaGenerateRequest"] = Object({{"model", Text()},
                                                 {"prompt", Text()},
                                                 {"stream", Flag()},
+                                                {"keep_alive", Json::object()},
                                                 {"options", OrNull({{"type", "object"}})}},
                                                {"model", "prompt"});
-  (*schemas)["OllamaShowRequest"] = Object({{"model", Text()}}, {"model"});
+  (*schemas)["OllamaShowRequest"] =
+      Object({{"model", Text()}, {"verbose", Json::object()}}, {"model"});
   (*schemas)["AbortRequest"] =
       Object({{"request_id", OrNull(Text())},
               {"request_ids",

@@ -6,6 +6,7 @@
 #include "api/http/error_response.h"
 #include "api/server/reply_head.h"
 #include "api/server/route.h"
+#include "api/server/strict_requests.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -25,12 +26,29 @@ constexpr std::size_t kFormBytes = 64U << 10;
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 
+Result<Outcome> RunStrictly(const Endpoint& endpoint,
+                            const ServerContext& context,
+                            const HttpRequest& request,
+                            Fault* fault) {
+  std::vector<std::string> asked;
+  fault->asked = &asked;
+  auto outcome = CallHandler(endpoint.handler, context, request, fault);
+  fault->asked = nullptr;
+  if (outcome.ok()) {
+    INFERD_TRY(RefuseUnknownFields(endpoint, request.body, asked, fault));
+  }
+  return outcome;
+}
+
 /// Runs on a request thread, or on the I/O thread for what only reads atomics.
 Outcome RunHandler(const Endpoint& endpoint,
                    const ServerContext& context,
-                   const HttpRequest& request) {
+                   const HttpRequest& request,
+                   bool strict = false) {
   Fault fault;
-  auto outcome = endpoint.handler(context, request, &fault);
+  auto outcome = strict && IsCheckedStrictly(endpoint)
+                     ? RunStrictly(endpoint, context, request, &fault)
+                     : CallHandler(endpoint.handler, context, request, &fault);
   if (outcome.ok()) {
     return *std::move(outcome);
   }
@@ -249,7 +267,8 @@ RequestPool::Job Server::MakeJob(IoThread* io,
           context = std::move(context),
           request = std::move(request),
           more = std::move(more)]() mutable {
-    auto outcome = std::make_shared<Outcome>(RunHandler(endpoint, context, request));
+    auto outcome =
+        std::make_shared<Outcome>(RunHandler(endpoint, context, request, options_.strict_requests));
     if (context.admission != nullptr) {
       more += RateLimitLines(context.admission->Limits());
       context.admission.reset();  // a place is free before its client can read the answer

@@ -77,6 +77,32 @@ std::shared_ptr<const CallDialect> Named(const std::string& name) {
   return dialect->calls;
 }
 
+TEST(CallGrammar, TakesOrRefusesSchemasThatContradictThemselves) {
+  for (const char* name :
+       {"glm45", "qwen3_coder", "minimax_m2", "seed_oss", "pythonic", "hermes"}) {
+    for (const char* value : {R"({"type":"string","enum":["x"],"const":5})",
+                              R"({"type":"string","enum":["x"],"const":"y"})",
+                              R"({"enum":["x"],"const":null})",
+                              R"({"type":"string","enum":[1],"const":"y"})",
+                              R"({"enum":[],"const":"y"})"}) {
+      auto schema = PrepareJsonSchema(
+          R"({"type":"object","properties":{"a":)" + std::string(value) + R"(},"required":["a"]})",
+          "");
+      if (!schema.ok()) {
+        continue;
+      }
+      const std::vector<ToolGrammar> tools = {{"f", *schema}};
+      EXPECT_NO_THROW({
+        const auto source = CallGrammar(*ByteVocabulary(), *Named(name), tools, {});
+        EXPECT_TRUE(source.ok() || source.error().code() == Code::kInvalidArgument);
+        const auto holds = CheckSchemaHolds(*Named(name), *schema);
+        EXPECT_TRUE(holds.ok() || holds.error().code() == Code::kInvalidArgument);
+      }) << name
+         << " " << value;
+    }
+  }
+}
+
 TEST(CallGrammar, CompilesForEveryDialect) {
   const auto table = DialectTable::Load();
   ASSERT_TRUE(table.ok());
