@@ -13,10 +13,6 @@
 namespace inferd::model {
 namespace {
 
-// Below this a division by the temperature leaves the float range; it is greedy for every real
-// distribution.
-constexpr double kGreedyTemperature = 1e-5;
-
 // In place of the logit of a token that is not allowed: below every real one, and finite, so that
 // the passes over the row need no special case. Its weight is 0 at every temperature.
 constexpr float kNotAllowed = -1e30F;

@@ -20,8 +20,6 @@ constexpr SamplerKind kUsualOrder[] = {SamplerKind::kTemperature,
                                        SamplerKind::kTopP,
                                        SamplerKind::kMinP,
                                        SamplerKind::kXtc};
-// Below this a division by the temperature leaves the float range.
-constexpr double kGreedyTemperature = 1e-5;
 // The random number that decides on XTC is another one than that of the draw.
 constexpr std::uint64_t kXtcStream = 0x5851F42D4C957F2DULL;
 

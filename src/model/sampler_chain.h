@@ -11,6 +11,10 @@
 
 namespace inferd::model {
 
+// Below this a division by the temperature leaves the float range; it is greedy for every real
+// distribution.
+inline constexpr double kGreedyTemperature = 1e-5;
+
 /// The request asks for something that only the chain does.
 bool UsesChain(const spec::SamplingParams& params);
 

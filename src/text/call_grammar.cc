@@ -13,8 +13,6 @@
 namespace inferd::text {
 namespace {
 
-constexpr std::string_view kFree = "/(.|\\n)*/";
-
 bool WritesParameters(const CallDialect& dialect) {
   return dialect.format == CallFormat::kTags || dialect.format == CallFormat::kPython;
 }

@@ -18,8 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kFree = "/(.|\\n)*/";
-
 /// How the value of a parameter is written.
 enum class Kind { kJson, kText, kChoice, kMixed };
 

@@ -12,6 +12,9 @@
 
 namespace inferd::text {
 
+/// A terminal of grammars: any text.
+inline constexpr std::string_view kFree = "/(.|\\n)*/";
+
 /// Rules of which the first is `name`: the parameters of the schema (as PrepareJsonSchema() makes
 /// it; empty: any object) in its order, each at most once, the required ones always. Values of
 /// types that are written as JSON follow their schemas; a text is free.

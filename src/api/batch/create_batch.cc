@@ -2,6 +2,7 @@
 // POST /v1/batches.
 #include "api/batch/batch_runner.h"
 #include "api/batch/endpoints.h"
+#include "api/core/fields.h"
 #include "api/core/json_parse.h"
 #include "api/files/file_access.h"
 #include "base/error.h"

@@ -3,6 +3,7 @@
 #include "api/batch/batch_runner.h"
 #include "api/batch/endpoints.h"
 #include "api/files/file_access.h"
+#include "api/http/list_page.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,12 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kDefaultLimit = 20;
-
-Outcome JsonAnswer(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
-}
 
 Outcome Answer(const BatchRecord& record) { return JsonAnswer(BatchObject(record).dump()); }
 
@@ -35,7 +30,7 @@ Result<Outcome> ListBatches(const ServerContext& context,
   for (const BatchRecord& record : context.batches->store().List(OwnerOf(context))) {
     items.push_back(BatchObject(record));
   }
-  INFERD_ASSIGN(std::string list, ListObject(std::move(items), page, fault));
+  INFERD_ASSIGN(std::string list, ListObject(std::move(items), page, kNoSuchItem, fault));
   return JsonAnswer(std::move(list));
 }
 

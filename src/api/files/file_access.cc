@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <utility>
 
 namespace inferd::api {
@@ -35,27 +34,10 @@ Json FileObject(const FileRecord& file) {
   return object;
 }
 
-Result<std::string> ListObject(std::vector<Json> items, const ListPage& page, Fault* fault) {
-  if (!page.ascending) {
-    std::reverse(items.begin(), items.end());
-  }
-  auto first = items.begin();
-  if (!page.after.empty()) {
-    first = std::find_if(
-        items.begin(), items.end(), [&](const Json& item) { return item["id"] == page.after; });
-    if (first == items.end()) {
-      return FieldError(fault, "after", "after names nothing in this list");
-    }
-    ++first;
-  }
-  const auto count = std::min<std::int64_t>(page.limit, items.end() - first);
-  const Json data(Json::array_t(first, first + count));
-  const Json list = {{"object", "list"},
-                     {"data", data},
-                     {"first_id", data.empty() ? Json() : data.front()["id"]},
-                     {"last_id", data.empty() ? Json() : data.back()["id"]},
-                     {"has_more", first + count != items.end()}};
-  return list.dump();
+Outcome JsonAnswer(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
 }
 
 }  // namespace inferd::api

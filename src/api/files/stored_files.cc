@@ -2,6 +2,7 @@
 // GET /v1/files, GET and DELETE /v1/files/{id}, GET /v1/files/{id}/content.
 #include "api/files/endpoints.h"
 #include "api/files/file_access.h"
+#include "api/http/list_page.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,12 +12,6 @@ namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Outcome JsonAnswer(std::string body) {
-  HttpResponse response;
-  response.body = std::move(body);
-  return response;
-}
 
 Result<FileRecord> FindFile(const ServerContext& context,
                             const HttpRequest& request,
@@ -43,7 +38,7 @@ Result<Outcome> ListFiles(const ServerContext& context, const HttpRequest& reque
       items.push_back(FileObject(file));
     }
   }
-  INFERD_ASSIGN(std::string list, ListObject(std::move(items), page, fault));
+  INFERD_ASSIGN(std::string list, ListObject(std::move(items), page, kNoSuchItem, fault));
   return JsonAnswer(std::move(list));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/files: multipart/form-data with `file`, `purpose` and maybe `expires_after`.
+#include "api/core/fields.h"
 #include "api/core/generate_params.h"
 #include "api/files/endpoints.h"
 #include "api/files/file_access.h"

@@ -3,10 +3,15 @@
 
 #include "api/http/http_message.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace inferd::api {
+
+using Json = nlohmann::ordered_json;
 
 std::optional<std::string_view> QueryValue(std::string_view query, std::string_view name) {
   while (!query.empty()) {
@@ -41,6 +46,32 @@ Result<ListPage> ReadListPage(std::string_view query,
   }
   page.after = PercentDecoded(QueryValue(query, "after").value_or(""));
   return page;
+}
+
+Result<std::string> ListObject(std::vector<Json> items,
+                               const ListPage& page,
+                               std::string_view missing,
+                               Fault* fault) {
+  if (!page.ascending) {
+    std::reverse(items.begin(), items.end());
+  }
+  auto first = items.begin();
+  if (!page.after.empty()) {
+    first = std::find_if(
+        items.begin(), items.end(), [&](const Json& item) { return item["id"] == page.after; });
+    if (first == items.end()) {
+      return FieldError(fault, "after", "{}", missing);
+    }
+    ++first;
+  }
+  const auto count = std::min<std::int64_t>(page.limit, items.end() - first);
+  const Json data(Json::array_t(first, first + count));
+  const Json list = {{"object", "list"},
+                     {"data", data},
+                     {"first_id", data.empty() ? Json() : data.front()["id"]},
+                     {"last_id", data.empty() ? Json() : data.back()["id"]},
+                     {"has_more", first + count != items.end()}};
+  return list.dump();
 }
 
 }  // namespace inferd::api

@@ -6,10 +6,13 @@
 #include "api/core/fields.h"
 #include "inferd/result.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace inferd::api {
 
@@ -26,5 +29,12 @@ Result<ListPage> ReadListPage(std::string_view query,
                               const IntLimit& limit,
                               std::int64_t default_limit,
                               Fault* fault);
+
+/// The page of `items` (objects with an id, oldest first) as a list object. `missing` is said of an
+/// `after` that is none of them.
+Result<std::string> ListObject(std::vector<nlohmann::ordered_json> items,
+                               const ListPage& page,
+                               std::string_view missing,
+                               Fault* fault);
 
 }  // namespace inferd::api

@@ -11,7 +11,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -90,27 +89,12 @@ Result<Outcome> ListInputItems(const ServerContext& context,
   INFERD_ASSIGN(const auto stored, Find(context, request, fault));
   INFERD_ASSIGN(const ListPage page, ReadListPage(request.query, kLimit, kDefaultLimit, fault));
   Json items = Json::parse(stored->input_items);
-  if (!page.ascending) {
-    std::reverse(items.begin(), items.end());
-  }
-  auto first = items.begin();
-  if (!page.after.empty()) {
-    first = std::find_if(
-        items.begin(), items.end(), [&](const Json& item) { return item["id"] == page.after; });
-    if (first == items.end()) {
-      return FieldError(fault, "after", "after names no item of this response");
-    }
-    ++first;
-  }
-  const auto count = std::min<std::int64_t>(page.limit, items.end() - first);
-  const Json data(Json::array_t(first, first + count));
-  const Json list = {{"object", "list"},
-                     {"data", data},
-                     {"first_id", data.empty() ? Json() : data.front()["id"]},
-                     {"last_id", data.empty() ? Json() : data.back()["id"]},
-                     {"has_more", first + count != items.end()}};
   HttpResponse response;
-  response.body = list.dump();
+  INFERD_ASSIGN(response.body,
+                ListObject(std::move(items.get_ref<Json::array_t&>()),
+                           page,
+                           "after names no item of this response",
+                           fault));
   return Outcome(std::move(response));
 }
 
