@@ -12,18 +12,27 @@ namespace inferd::model {
 Result<ExpertExchange> ExpertExchange::Make(int groups,
                                             std::int64_t max_rows,
                                             std::int64_t hidden,
-                                            std::int64_t top_k) {
+                                            std::int64_t top_k,
+                                            ops::Device& device) {
   ExpertExchange exchange;
+  exchange.device_ = &device;
   exchange.groups_ = groups;
   exchange.max_rows_ = max_rows;
   exchange.hidden_ = hidden;
   exchange.top_k_ = top_k;
   const auto rows = static_cast<std::size_t>(groups * max_rows);
   const std::size_t matrix_bytes = rows * static_cast<std::size_t>(hidden) * sizeof(float);
-  INFERD_ASSIGN(exchange.send_, Buffer::Allocate(rows * exchange.RowBytes(), "expert exchange"));
-  INFERD_ASSIGN(exchange.recv_, Buffer::Allocate(rows * exchange.RowBytes(), "expert exchange"));
-  INFERD_ASSIGN(exchange.x_, Buffer::Allocate(matrix_bytes, "expert exchange"));
-  INFERD_ASSIGN(exchange.y_, Buffer::Allocate(matrix_bytes, "expert exchange"));
+  INFERD_ASSIGN(exchange.send_, device.AllocateHost(rows * exchange.RowBytes(), "expert exchange"));
+  INFERD_ASSIGN(exchange.recv_, device.AllocateHost(rows * exchange.RowBytes(), "expert exchange"));
+  INFERD_ASSIGN(exchange.x_, device.AllocateHost(matrix_bytes, "expert exchange"));
+  INFERD_ASSIGN(exchange.y_, device.AllocateHost(matrix_bytes, "expert exchange"));
+  if (!device.SharesHostMemory()) {
+    INFERD_ASSIGN(exchange.device_x_, device.Allocate(matrix_bytes, "expert exchange"));
+    INFERD_ASSIGN(exchange.device_y_, device.Allocate(matrix_bytes, "expert exchange"));
+    INFERD_ASSIGN(
+        exchange.own_,
+        device.AllocateHost(matrix_bytes / static_cast<std::size_t>(groups), "expert exchange"));
+  }
   exchange.expert_.resize(rows * static_cast<std::size_t>(top_k));
   exchange.weight_.resize(rows * static_cast<std::size_t>(top_k));
   exchange.sent_rows_.reserve(rows);
@@ -47,6 +56,7 @@ std::size_t ExpertExchange::RowBytes() const {
 
 std::int64_t ExpertExchange::bytes() const {
   return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + x_.bytes() + y_.bytes() +
+                                   device_x_.bytes() + device_y_.bytes() + own_.bytes() +
                                    expert_.size() * 8);
 }
 
@@ -55,6 +65,11 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
                                                      const std::int32_t* expert,
                                                      const float* weight) {
   INFERD_CHECK(rows <= max_rows_);
+  if (!device_->SharesHostMemory()) {
+    device_->Copy(own_.data(), x, static_cast<std::size_t>(rows * hidden_) * sizeof(float));
+    INFERD_TRY(device_->Wait());
+    x = own_.floats();
+  }
   const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
   const std::size_t list_bytes = static_cast<std::size_t>(top_k_) * sizeof(float);
   sent_rows_.clear();
@@ -95,8 +110,15 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
                             {recv_.data(), arrived * RowBytes()},
                             recv_bytes_));
   Unpack();
-  return Arrived{
-      static_cast<std::int64_t>(arrived), x_.floats(), expert_.data(), weight_.data(), y_.floats()};
+  const bool shares = device_->SharesHostMemory();
+  if (!shares) {
+    device_->Copy(device_x_.data(), x_.data(), arrived * x_bytes);
+  }
+  return Arrived{static_cast<std::int64_t>(arrived),
+                 shares ? x_.floats() : device_x_.floats(),
+                 expert_.data(),
+                 weight_.data(),
+                 shares ? y_.floats() : device_y_.floats()};
 }
 
 Result<> ExpertExchange::ExchangeCounts() {
@@ -140,19 +162,28 @@ Result<> ExpertExchange::Return(float* y, std::int64_t rows) {
     recv_bytes_[group] = send_counts_[group] * x_bytes;
     arrived += recv_counts_[group];
   }
+  const bool shares = device_->SharesHostMemory();
+  if (!shares) {
+    device_->Copy(y_.data(), device_y_.data(), arrived * x_bytes);
+    INFERD_TRY(device_->Wait());
+  }
   // The records sent earlier are no longer needed: their room takes the results.
   INFERD_TRY(ep_->AllToAllV({y_.data(), arrived * x_bytes},
                             send_bytes_,
                             {send_.data(), sent_rows_.size() * x_bytes},
                             recv_bytes_));
-  std::fill(y, y + rows * hidden_, 0.0F);
+  float* const sum = shares ? y : own_.floats();
+  std::fill(sum, sum + rows * hidden_, 0.0F);
   const float* in = send_.floats();
   for (const std::int32_t row : sent_rows_) {
-    float* target = y + row * hidden_;
+    float* target = sum + row * hidden_;
     for (std::int64_t i = 0; i < hidden_; ++i) {
       target[i] += in[i];
     }
     in += hidden_;
+  }
+  if (!shares) {
+    device_->Copy(y, sum, static_cast<std::size_t>(rows) * x_bytes);
   }
   return {};
 }

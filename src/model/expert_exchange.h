@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "inferd/result.h"
-#include "model/buffer.h"
+#include "ops/device.h"
 #include "spec/parallel.h"
 
 #include <cstdint>
@@ -17,11 +17,12 @@ namespace inferd::model {
 
 class ExpertExchange {
  public:
-  /// max_rows: most rows one group may send in a step.
+  /// max_rows: most rows one group may send in a step. x and y lie on `device`, lists on the host.
   static Result<ExpertExchange> Make(int groups,
                                      std::int64_t max_rows,
                                      std::int64_t hidden,
-                                     std::int64_t top_k);
+                                     std::int64_t top_k,
+                                     ops::Device& device);
 
   /// owner[e] is the group that holds expert e.
   void Join(comm::Communicator* ep, std::vector<std::int32_t> owner);
@@ -51,6 +52,7 @@ class ExpertExchange {
   Result<> ExchangeCounts();
   void Unpack();
 
+  ops::Device* device_ = nullptr;
   int groups_ = 1;
   std::int64_t max_rows_ = 0;
   std::int64_t hidden_ = 0;
@@ -62,8 +64,10 @@ class ExpertExchange {
   std::vector<std::uint64_t> send_counts_, recv_counts_;  // rows per group
   std::vector<std::size_t> send_bytes_, recv_bytes_;
   // Each way [groups * max_rows] records: x, then experts, then weights.
-  Buffer send_, recv_;
-  Buffer x_, y_;                      // [groups * max_rows, hidden]
+  ops::Memory send_, recv_;
+  ops::Memory x_, y_;                 // [groups * max_rows, hidden]
+  ops::Memory device_x_, device_y_;   // the same on a device of its own memory
+  ops::Memory own_;                   // there: this rank's rows on the host, [max_rows, hidden]
   std::vector<std::int32_t> expert_;  // [groups * max_rows, top_k]
   std::vector<float> weight_;
 };

@@ -4,8 +4,6 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 
-#include <cstring>
-
 namespace inferd::model {
 
 ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
@@ -19,7 +17,7 @@ ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
   }
 }
 
-Result<KvCache> KvCache::Make(const ops::Device& device,
+Result<KvCache> KvCache::Make(ops::Device& device,
                               const spec::ModelSpec& model,
                               const spec::ShardPlan& shard,
                               ops::KvType type,
@@ -36,10 +34,10 @@ Result<KvCache> KvCache::Make(const ops::Device& device,
     return InvalidArgument(
         "{} KV pages of {} bytes are more than can be addressed", num_pages, cache.page_bytes_);
   }
-  INFERD_ASSIGN(cache.buffer_, Buffer::Allocate(*total, "the KV cache"));
+  INFERD_ASSIGN(cache.memory_, device.Allocate(*total, "the KV cache"));
   for (std::int64_t i = 0; i < shard.layers.size(); ++i) {
     ops::KvLayer layer;
-    layer.base = cache.buffer_.data() + static_cast<std::size_t>(i) * layer_bytes;
+    layer.base = cache.memory_.data() + static_cast<std::size_t>(i) * layer_bytes;
     layer.page_bytes = cache.page_bytes_;
     layer.type = type;
     layer.kv_heads = shard.kv_heads.size();
@@ -50,20 +48,7 @@ Result<KvCache> KvCache::Make(const ops::Device& device,
 }
 
 void KvCache::Zero(ops::Device& device, std::span<const std::int32_t> pages) {
-  struct Context {
-    KvCache* cache;
-    std::span<const std::int32_t> pages;
-  } context{this, pages};
-  const auto zero = [](void* opaque, std::int64_t index) {
-    auto& c = *static_cast<Context*>(opaque);
-    const auto page = static_cast<std::size_t>(c.pages[static_cast<std::size_t>(index)]);
-    std::memset(c.cache->buffer_.data() + page * c.cache->page_bytes_, 0, c.cache->page_bytes_);
-  };
-  if (pages.size() == 1) {
-    zero(&context, 0);
-  } else if (!pages.empty()) {
-    device.ParallelFor(static_cast<std::int64_t>(pages.size()), &context, zero);
-  }
+  device.ZeroPages(memory_.data(), page_bytes_, pages);
 }
 
 }  // namespace inferd::model

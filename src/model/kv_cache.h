@@ -5,7 +5,6 @@
 #pragma once
 
 #include "inferd/result.h"
-#include "model/buffer.h"
 #include "ops/device.h"
 #include "spec/parallel.h"
 #include "spec/worker_config.h"
@@ -22,7 +21,7 @@ ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model);
 
 class KvCache {
  public:
-  static Result<KvCache> Make(const ops::Device& device,
+  static Result<KvCache> Make(ops::Device& device,
                               const spec::ModelSpec& model,
                               const spec::ShardPlan& shard,
                               ops::KvType type,
@@ -33,14 +32,14 @@ class KvCache {
     return layers_[static_cast<std::size_t>(layer)];
   }
   std::int64_t num_pages() const { return num_pages_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(buffer_.bytes()); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.bytes()); }
 
   /// Zeroes pages before use: what an earlier sequence left there (NaN included) must not reach
   /// masked arithmetic. Precondition: 0 <= page < num_pages().
   void Zero(ops::Device& device, std::span<const std::int32_t> pages);
 
  private:
-  Buffer buffer_;
+  ops::Memory memory_;
   std::size_t page_bytes_ = 0;  // of all layers
   std::int64_t num_pages_ = 0;
   std::vector<ops::KvLayer> layers_;

@@ -86,7 +86,7 @@ class RankImpl final : public Rank {
   Result<> ReceiveIds(std::int64_t through_step);
   Result<> GatherInputs(std::int64_t step);
   Result<> SendHidden();
-  void ListEmbeddings(spec::StepResult* result) const;
+  Result<> ListEmbeddings(spec::StepResult* result);
   void ListLogits(spec::StepResult* result);
   Result<> Sample(spec::StepResult* result);
   Result<> AwaitMasks(std::size_t begin, std::size_t end);
@@ -195,10 +195,11 @@ Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan
   }
   spec::StepResult result;
   if (plan_.is_sampler()) {
-    ListEmbeddings(&result);
+    INFERD_TRY(ListEmbeddings(&result));
   }
   ListLogits(&result);
   INFERD_TRY(Sample(&result));
+  INFERD_TRY(device_->Wait());
   if (!plan_.is_sampler()) {
     return std::optional<spec::StepResult>();
   }
@@ -224,7 +225,7 @@ Result<> RankImpl::GatherInputs(std::int64_t step) {
   if (batch_.rows() == 0) {
     return {};
   }
-  return comms_.pp->Recv(std::as_writable_bytes(shard_->hidden(batch_.rows())), plan_.stage - 1);
+  return shard_->ReceiveHidden(comms_.pp.get(), plan_.stage - 1, batch_.rows());
 }
 
 Result<> RankImpl::ReceiveIds(std::int64_t through_step) {
@@ -244,18 +245,20 @@ Result<> RankImpl::SendHidden() {
   if (batch_.rows() == 0) {
     return {};
   }
-  return comms_.pp->Send(std::as_bytes(shard_->hidden(batch_.rows())), plan_.stage + 1);
+  return shard_->SendHidden(comms_.pp.get(), plan_.stage + 1, batch_.rows());
 }
 
-void RankImpl::ListEmbeddings(spec::StepResult* result) const {
+Result<> RankImpl::ListEmbeddings(spec::StepResult* result) {
   const auto work = rows_.work();
   for (std::size_t i = 0; i < work.size(); ++i) {
     if (work[i]->embed) {
       const auto last =
           static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
-      result->embeddings.push_back({work[i]->row, plan_.group, shard_->FinalHidden(last)});
+      INFERD_ASSIGN(std::vector<float> values, shard_->FinalHidden(last));
+      result->embeddings.push_back({work[i]->row, plan_.group, std::move(values)});
     }
   }
+  return {};
 }
 
 // Sampled rows first: their ids are what the next step waits for.

@@ -147,7 +147,9 @@ RopeFrequencies MakeRopeFrequencies(const RopeSpec& rope, std::int64_t max_model
   return result;
 }
 
-Result<RopeTables> RopeTables::Make(const spec::ModelSpec& model, std::int64_t max_model_len) {
+Result<RopeTables> RopeTables::Make(const spec::ModelSpec& model,
+                                    std::int64_t max_model_len,
+                                    ops::Device& device) {
   RopeTables tables;
   for (const RopeSpec& rope : model.ropes) {
     if (rope.rotary_dim < 0 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > model.head_dim) {
@@ -157,8 +159,13 @@ Result<RopeTables> RopeTables::Make(const spec::ModelSpec& model, std::int64_t m
     const RopeFrequencies frequencies = MakeRopeFrequencies(rope, max_model_len);
     const std::size_t half = frequencies.inverse.size();
     const std::size_t values = static_cast<std::size_t>(max_model_len) * half;
-    INFERD_ASSIGN(Buffer buffer, Buffer::Allocate(2 * values * sizeof(float), "rope tables"));
-    float* cos = buffer.floats();
+    const std::size_t bytes = 2 * values * sizeof(float);
+    INFERD_ASSIGN(ops::Memory memory, device.Allocate(bytes, "rope tables"));
+    ops::Memory staging;
+    if (!device.SharesHostMemory()) {
+      INFERD_ASSIGN(staging, device.AllocateHost(bytes, "rope tables"));
+    }
+    float* cos = device.SharesHostMemory() ? memory.floats() : staging.floats();
     float* sin = cos + values;
     for (std::int64_t position = 0; position < max_model_len; ++position) {
       for (std::size_t i = 0; i < half; ++i) {
@@ -168,12 +175,16 @@ Result<RopeTables> RopeTables::Make(const spec::ModelSpec& model, std::int64_t m
         sin[at] = static_cast<float>(std::sin(static_cast<double>(angle))) * frequencies.scale;
       }
     }
+    if (!device.SharesHostMemory()) {
+      device.Copy(memory.data(), staging.data(), bytes);
+      INFERD_TRY(device.Wait());
+    }
     ops::RopeTable table;
-    table.cos = cos;
-    table.sin = sin;
+    table.cos = memory.floats();
+    table.sin = table.cos + values;
     table.rotary_dim = rope.kind == RopeKind::kNone ? 0 : rope.rotary_dim;
     table.interleaved = model.rope_interleaved;
-    tables.buffers_.push_back(std::move(buffer));
+    tables.memory_.push_back(std::move(memory));
     tables.tables_.push_back(table);
   }
   return tables;
@@ -181,8 +192,8 @@ Result<RopeTables> RopeTables::Make(const spec::ModelSpec& model, std::int64_t m
 
 std::int64_t RopeTables::bytes() const {
   std::int64_t total = 0;
-  for (const Buffer& buffer : buffers_) {
-    total += static_cast<std::int64_t>(buffer.bytes());
+  for (const ops::Memory& memory : memory_) {
+    total += static_cast<std::int64_t>(memory.bytes());
   }
   return total;
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "inferd/result.h"
-#include "model/buffer.h"
 #include "ops/device.h"
 #include "spec/model_spec.h"
 
@@ -27,13 +26,15 @@ RopeFrequencies MakeRopeFrequencies(const spec::RopeSpec& rope, std::int64_t max
 class RopeTables {
  public:
   /// One table per entry of model.ropes, [max_model_len, rotary_dim / 2].
-  static Result<RopeTables> Make(const spec::ModelSpec& model, std::int64_t max_model_len);
+  static Result<RopeTables> Make(const spec::ModelSpec& model,
+                                 std::int64_t max_model_len,
+                                 ops::Device& device);
 
   const ops::RopeTable& table(int rope) const { return tables_[static_cast<std::size_t>(rope)]; }
   std::int64_t bytes() const;
 
  private:
-  std::vector<Buffer> buffers_;
+  std::vector<ops::Memory> memory_;
   std::vector<ops::RopeTable> tables_;
 };
 

@@ -3,6 +3,7 @@
 // head in shard_head.cc.
 #include "model/shard.h"
 
+#include "base/check.h"
 #include "base/checked_math.h"
 #include "base/error.h"
 
@@ -64,7 +65,7 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
         "--tp {} is more than the {} values of a hidden state", plan.tp, model.hidden_size);
   }
   std::unique_ptr<Shard> shard(new Shard(model, plan, std::move(weights), device, options));
-  INFERD_ASSIGN(shard->rope_, RopeTables::Make(model, options.max_model_len));
+  INFERD_ASSIGN(shard->rope_, RopeTables::Make(model, options.max_model_len, device));
   INFERD_ASSIGN(shard->kv_, KvCache::Make(device, model, plan, options.kv_type, options.kv_pages));
   shard->kv_head_of_ = spec::KvHeadOfQuery(model, plan);
   shard->max_logit_rows_ = std::min(options.max_num_seqs, kMaxLogitRows);
@@ -78,7 +79,6 @@ Result<> Shard::AllocateArena() {
   const std::int64_t hidden = model_.hidden_size;
   const bool moe = model_.moe.num_experts > 0;
   const std::int64_t widest = std::max(plan_.ffn.size(), plan_.shared_ffn.size());
-  const bool gathers = plan_.has_head && plan_.tp > 1;
   const auto carve = [&](float* base) {
     Carver carver(base);
     x_ = carver.Take(tokens, hidden);
@@ -94,18 +94,18 @@ Result<> Shard::AllocateArena() {
     router_ = moe ? carver.Take(tokens, model_.moe.num_experts) : nullptr;
     head_in_ = plan_.has_head ? carver.Take(max_logit_rows_, hidden) : nullptr;
     logits_ = plan_.has_head ? carver.Take(max_logit_rows_, plan_.vocab.size()) : nullptr;
-    full_logits_ =
-        gathers && plan_.is_sampler() ? carver.Take(max_logit_rows_, model_.vocab_size) : nullptr;
     return carver.bytes();
   };
-  INFERD_ASSIGN(arena_, Buffer::Allocate(carve(nullptr), "activations"));
+  INFERD_ASSIGN(arena_, device_.Allocate(carve(nullptr), "activations"));
   carve(arena_.floats());
+  INFERD_TRY(AllocateStaging());
   if (plan_.tp > 1) {
     const std::int64_t widest_in =
         std::max({model_.num_heads * model_.head_dim, model_.intermediate_size, hidden});
     const std::int64_t logits = plan_.has_head ? max_logit_rows_ * model_.vocab_size : 0;
     const std::int64_t floats = std::max(tokens * widest_in, logits);
-    INFERD_ASSIGN(gather_, TpGather::Make(static_cast<std::size_t>(floats) * sizeof(float)));
+    INFERD_ASSIGN(gather_,
+                  TpGather::Make(static_cast<std::size_t>(floats) * sizeof(float), device_));
   }
   if (moe) {
     const auto slots = static_cast<std::size_t>(tokens * model_.moe.top_k);
@@ -114,8 +114,29 @@ Result<> Shard::AllocateArena() {
     local_expert_.resize(slots * static_cast<std::size_t>(plan_.ep));
     expert_tokens_.resize(static_cast<std::size_t>(plan_.experts.size()));
     if (plan_.ep > 1) {
-      INFERD_ASSIGN(exchange_, ExpertExchange::Make(plan_.ep, tokens, hidden, model_.moe.top_k));
+      INFERD_ASSIGN(exchange_,
+                    ExpertExchange::Make(plan_.ep, tokens, hidden, model_.moe.top_k, device_));
     }
+  }
+  return {};
+}
+
+Result<> Shard::AllocateStaging() {
+  const bool shares = device_.SharesHostMemory();
+  if (!shares) {
+    const std::int64_t widest = std::max(model_.hidden_size, model_.moe.num_experts);
+    INFERD_ASSIGN(
+        staging_,
+        device_.AllocateHost(
+            static_cast<std::size_t>(options_.max_batched_tokens * widest) * sizeof(float),
+            "copies between host and device"));
+  }
+  if (plan_.is_sampler() && (plan_.tp > 1 || !shares)) {
+    INFERD_ASSIGN(
+        host_logits_,
+        device_.AllocateHost(static_cast<std::size_t>(max_logit_rows_) *
+                                 static_cast<std::size_t>(model_.vocab_size) * sizeof(float),
+                             "logits"));
   }
   return {};
 }
@@ -236,12 +257,44 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
   return {};
 }
 
-std::span<float> Shard::hidden(std::int64_t rows) {
-  return {x_, static_cast<std::size_t>(rows * model_.hidden_size)};
+Result<float*> Shard::ToHost(float* data, std::int64_t count) {
+  if (device_.SharesHostMemory()) {
+    return data;
+  }
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+  INFERD_CHECK(bytes <= staging_.bytes());
+  device_.Copy(staging_.data(), data, bytes);
+  INFERD_TRY(device_.Wait());
+  return staging_.floats();
+}
+
+void Shard::FromHost(float* data, const float* host, std::int64_t count) {
+  if (data != host) {
+    device_.Copy(data, host, static_cast<std::size_t>(count) * sizeof(float));
+  }
+}
+
+Result<> Shard::SendHidden(comm::Communicator* pp, int to, std::int64_t rows) {
+  const std::int64_t count = rows * model_.hidden_size;
+  INFERD_ASSIGN(const float* const host, ToHost(x_, count));
+  return pp->Send(std::as_bytes(std::span(host, static_cast<std::size_t>(count))), to);
+}
+
+Result<> Shard::ReceiveHidden(comm::Communicator* pp, int from, std::int64_t rows) {
+  const std::int64_t count = rows * model_.hidden_size;
+  float* host = x_;
+  if (!device_.SharesHostMemory()) {
+    INFERD_TRY(device_.Wait());  // An earlier copy out of staging may still run.
+    host = staging_.floats();
+  }
+  INFERD_TRY(
+      pp->Recv(std::as_writable_bytes(std::span(host, static_cast<std::size_t>(count))), from));
+  FromHost(x_, host, count);
+  return {};
 }
 
 std::int64_t Shard::activation_bytes() const {
-  return static_cast<std::int64_t>(arena_.bytes()) + rope_.bytes() +
+  return static_cast<std::int64_t>(arena_.bytes() + host_logits_.bytes()) + rope_.bytes() +
          (gather_ ? gather_->bytes() : 0) + (exchange_ ? exchange_->bytes() : 0);
 }
 

@@ -5,7 +5,6 @@
 
 #include "comm/communicator.h"
 #include "inferd/result.h"
-#include "model/buffer.h"
 #include "model/expert_exchange.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
@@ -43,23 +42,24 @@ class Shard {
   /// Communicators outlive the next Join; null where the group has one rank. Collective.
   Result<> Join(comm::Communicator* tp, comm::Communicator* ep);
 
-  /// First stage: embeds batch.ids. Other stages: hidden() must hold the previous stage's output.
-  /// Afterwards hidden() holds this stage's output. All ranks of a tp group call it with the same
-  /// batch; with ep all groups call it.
+  /// First stage: embeds batch.ids. Other stages: after ReceiveHidden of the previous stage's
+  /// output. All ranks of a tp group call it with the same batch; with ep all groups call it. The
+  /// batch stays until the next step.
   Result<> Forward(const StepBatch& batch);
 
-  /// Residual stream, [rows, hidden].
-  std::span<float> hidden(std::int64_t rows);
+  /// Residual stream, [rows, hidden], to or from the peer of another stage.
+  Result<> SendHidden(comm::Communicator* pp, int to, std::int64_t rows);
+  Result<> ReceiveHidden(comm::Communicator* pp, int from, std::int64_t rows);
 
   /// Last stage, all tp ranks: logits of at most max_logit_rows() rows of the last Forward.
-  /// Gathered on the sampler, [rows, vocab] with the final softcap applied; the other ranks get
-  /// null.
+  /// Gathered on the sampler's host, [rows, vocab] with the final softcap applied; the other ranks
+  /// get null.
   Result<float*> Logits(std::span<const std::int32_t> rows);
   std::int64_t max_logit_rows() const { return max_logit_rows_; }
 
   /// The hidden state of one row of the last Forward, after the final norm: [hidden]. Only where
   /// the head is; not collective.
-  std::vector<float> FinalHidden(std::int32_t row) const;
+  Result<std::vector<float>> FinalHidden(std::int32_t row);
 
   KvCache& kv() { return kv_; }
   std::int64_t activation_bytes() const;
@@ -96,6 +96,7 @@ class Shard {
         ops::Device& device,
         const ShardOptions& options);
   Result<> AllocateArena();
+  Result<> AllocateStaging();
   void AssignActivations();
   ops::Activations* ActivationsFor(std::int64_t k,
                                    std::initializer_list<const ops::PackedMatrix*> matrices);
@@ -106,13 +107,13 @@ class Shard {
   Result<> DenseFfn(std::int64_t layer, std::int64_t rows);
   /// y_ = weight * the parts of all tp ranks (+ bias).
   Result<> Project(const ops::PackedMatrix* weight,
-                   const std::vector<float>& bias,
+                   const Vector& bias,
                    const ops::Activations* part,
                    std::span<const std::int64_t> columns,
                    std::int64_t rows,
                    ops::Activations* whole);
   Result<> MoeFfn(std::int64_t layer, std::int64_t rows);
-  void MoeInput(std::int64_t layer, std::int64_t rows);
+  Result<> MoeInput(std::int64_t layer, std::int64_t rows);
   void LocalExperts(const LayerWeights& weights,
                     const float* x,
                     std::int64_t rows,
@@ -121,8 +122,12 @@ class Shard {
                     float* y);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
   /// Sandwich norm of y_, added to x_.
-  void FinishBlock(std::int64_t rows, const std::vector<float>& post_norm);
+  void FinishBlock(std::int64_t rows, const Vector& post_norm);
   Result<> AllReduce(float* data, std::int64_t rows);
+  /// `count` floats of the device as the host sees them: in place, or copied to staging_.
+  Result<float*> ToHost(float* data, std::int64_t count);
+  /// Takes back what ToHost gave.
+  void FromHost(float* data, const float* host, std::int64_t count);
   void Softcap(float* logits, std::int64_t rows);
 
   const spec::ModelSpec model_;
@@ -144,20 +149,21 @@ class Shard {
   std::vector<OwnedActivations> activations_;
   std::vector<LayerActivations> layer_act_;
   std::unique_ptr<ops::Activations> head_act_;
-  Buffer arena_;
-  float* x_ = nullptr;                // [tokens, hidden], residual stream
-  float* y_ = nullptr;                // [tokens, hidden], output of a block
-  float* part_ = nullptr;             // [tokens, local hidden rows]; only with tp
-  float* normed_ = nullptr;           // [tokens, hidden], MoE input
-  float* qkv_ = nullptr;              // [tokens, (q + 2 kv) * head_dim]
-  float* attn_ = nullptr;             // [tokens, q * head_dim]
-  float* gate_up_ = nullptr;          // [tokens, 2 * widest local ffn]
-  float* shared_y_ = nullptr;         // [tokens, hidden]
+  ops::Memory arena_;
+  ops::Memory staging_;        // host; only where the device has its own memory
+  ops::Memory host_logits_;    // host, [logit rows, vocab]; on the sampler, unless logits_ is that
+  float* x_ = nullptr;         // [tokens, hidden], residual stream
+  float* y_ = nullptr;         // [tokens, hidden], output of a block
+  float* part_ = nullptr;      // [tokens, local hidden rows]; only with tp
+  float* normed_ = nullptr;    // [tokens, hidden], MoE input
+  float* qkv_ = nullptr;       // [tokens, (q + 2 kv) * head_dim]
+  float* attn_ = nullptr;      // [tokens, q * head_dim]
+  float* gate_up_ = nullptr;   // [tokens, 2 * widest local ffn]
+  float* shared_y_ = nullptr;  // [tokens, hidden]
   float* shared_weight_ = nullptr;    // [tokens]
   float* router_ = nullptr;           // [tokens, experts]
   float* head_in_ = nullptr;          // [logit rows, hidden]
   float* logits_ = nullptr;           // [logit rows, local vocab]
-  float* full_logits_ = nullptr;      // [logit rows, vocab]; only with tp, on the sampler
   std::vector<std::int32_t> expert_;  // [tokens, top_k]
   std::vector<float> expert_weight_;
   std::vector<std::int32_t> local_expert_;  // [tokens * ep, top_k]

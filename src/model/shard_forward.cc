@@ -24,15 +24,12 @@ ops::GateKind GateKindOf(spec::Activation activation) {
   return ops::GateKind::kSilu;
 }
 
-const float* DataOrNull(const std::vector<float>& values) {
-  return values.empty() ? nullptr : values.data();
-}
-
 }  // namespace
 
 Result<> Shard::Forward(const StepBatch& batch) {
   const std::int64_t rows = batch.rows();
   INFERD_CHECK(rows <= options_.max_batched_tokens);
+  device_.BeginStep({batch.positions, batch.sequences});
   if (plan_.has_embedding && rows > 0) {
     INFERD_TRY(Embed(batch));
   }
@@ -49,7 +46,11 @@ Result<> Shard::AllReduce(float* data, std::int64_t rows) {
   if (tp_ == nullptr || rows == 0) {
     return {};
   }
-  return tp_->AllReduceSum({data, static_cast<std::size_t>(rows * model_.hidden_size)});
+  const std::int64_t count = rows * model_.hidden_size;
+  INFERD_ASSIGN(float* const host, ToHost(data, count));
+  INFERD_TRY(tp_->AllReduceSum({host, static_cast<std::size_t>(count)}));
+  FromHost(data, host, count);
+  return {};
 }
 
 Result<> Shard::Embed(const StepBatch& batch) {
@@ -81,9 +82,9 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
   float* v = k + kv_size;
 
   device_.RmsNorm(x_, w.attn_norm.data(), eps, rows, model_.hidden_size, act.attn_in);
-  const std::array tasks = {ops::MatMulTask{w.q.get(), DataOrNull(w.q_bias), qkv_, ld},
-                            ops::MatMulTask{w.k.get(), DataOrNull(w.k_bias), k, ld},
-                            ops::MatMulTask{w.v.get(), DataOrNull(w.v_bias), v, ld}};
+  const std::array tasks = {ops::MatMulTask{w.q.get(), w.q_bias.data(), qkv_, ld},
+                            ops::MatMulTask{w.k.get(), w.k_bias.data(), k, ld},
+                            ops::MatMulTask{w.v.get(), w.v_bias.data(), v, ld}};
   device_.MatMul(*act.attn_in, rows, tasks);
 
   ops::QkvTask post;
@@ -92,12 +93,11 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
   post.v = v;
   post.ldq = post.ldk = post.ldv = ld;
   post.q_heads = plan_.q_heads.size();
-  post.q_norm = DataOrNull(w.q_norm);
-  post.k_norm = DataOrNull(w.k_norm);
+  post.q_norm = w.q_norm.data();
+  post.k_norm = w.k_norm.data();
   post.norm_eps = eps;
   post.rope = rope_.table(layer_spec.rope);
-  post.positions = batch.positions;
-  post.sequences = batch.sequences;
+  post.step = {batch.positions, batch.sequences};
   post.kv = kv_.layer(layer);
   device_.QkvPost(post);
 
@@ -113,7 +113,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
                                                      : 1 / std::sqrt(static_cast<double>(dim)));
   attention.softcap = static_cast<float>(model_.attention_softcap);
   attention.window = layer_spec.window;
-  attention.sinks = DataOrNull(w.sinks);
+  attention.sinks = w.sinks.data();
   attention.y = attn_;
   attention.ldy = q_size;
   device_.Attention(attention);
@@ -125,7 +125,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
 }
 
 Result<> Shard::Project(const ops::PackedMatrix* weight,
-                        const std::vector<float>& bias,
+                        const Vector& bias,
                         const ops::Activations* part,
                         std::span<const std::int64_t> columns,
                         std::int64_t rows,
@@ -133,12 +133,12 @@ Result<> Shard::Project(const ops::PackedMatrix* weight,
   if (gather_) {
     INFERD_TRY(gather_->Gather(*part, columns, rows, whole));
   }
-  const ops::MatMulTask task{weight, DataOrNull(bias), gather_ ? part_ : y_, hidden_rows_.size()};
+  const ops::MatMulTask task{weight, bias.data(), gather_ ? part_ : y_, hidden_rows_.size()};
   device_.MatMul(*whole, rows, {&task, 1});
   return gather_ ? gather_->Gather(part_, columns_.hidden, rows, y_) : Result<>();
 }
 
-void Shard::FinishBlock(std::int64_t rows, const std::vector<float>& post_norm) {
+void Shard::FinishBlock(std::int64_t rows, const Vector& post_norm) {
   if (!post_norm.empty()) {
     device_.RmsNormFloat(
         y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
@@ -171,9 +171,8 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
                   rows,
                   model_.hidden_size,
                   act.ffn_in);
-  const std::array tasks = {
-      ops::MatMulTask{w.gate.get(), DataOrNull(w.gate_bias), gate_up_, 2 * ffn},
-      ops::MatMulTask{w.up.get(), DataOrNull(w.up_bias), gate_up_ + ffn, 2 * ffn}};
+  const std::array tasks = {ops::MatMulTask{w.gate.get(), w.gate_bias.data(), gate_up_, 2 * ffn},
+                            ops::MatMulTask{w.up.get(), w.up_bias.data(), gate_up_ + ffn, 2 * ffn}};
   device_.MatMul(*act.ffn_in, rows, tasks);
   device_.GateMul(
       GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_part);
@@ -181,7 +180,7 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
 }
 
 // Norm, router, and the first products of the shared expert: all read the same rows.
-void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
+Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
@@ -204,13 +203,15 @@ void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
     tasks[count++] = {w.shared_expert_gate.get(), nullptr, shared_weight_, 1};
   }
   device_.MatMul(*act.ffn_in, rows, std::span(tasks).first(count));
-  RouteTokens(model_.moe, router_, rows, expert_.data(), expert_weight_.data());
+  INFERD_ASSIGN(const float* const logits, ToHost(router_, rows * model_.moe.num_experts));
+  RouteTokens(model_.moe, logits, rows, expert_.data(), expert_weight_.data());
+  return {};
 }
 
 Result<> Shard::MoeFfn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (rows > 0) {
-    MoeInput(layer, rows);
+    INFERD_TRY(MoeInput(layer, rows));
   }
   if (exchange_) {
     INFERD_ASSIGN(const ExpertExchange::Arrived arrived,
@@ -245,7 +246,7 @@ void Shard::LocalExperts(const LayerWeights& weights,
     }
   }
   if (weights.expert_gate.empty() || weights.expert_gate.front() == nullptr) {
-    std::fill(y, y + rows * model_.hidden_size, 0.0F);
+    device_.Zero(y, static_cast<std::size_t>(rows * model_.hidden_size) * sizeof(float));
     return;
   }
   ops::MoeTask task;
@@ -277,15 +278,8 @@ void Shard::AddSharedExpert(std::int64_t layer, std::int64_t rows) {
                   act.shared_mid);
   const ops::MatMulTask down{w.shared_down.get(), nullptr, shared_y_, hidden};
   device_.MatMul(*act.shared_mid, rows, {&down, 1});
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const float gate =
-        w.shared_expert_gate != nullptr ? 1.0F / (1.0F + std::exp(-shared_weight_[row])) : 1.0F;
-    float* y = y_ + row * hidden;
-    const float* add = shared_y_ + row * hidden;
-    for (std::int64_t i = 0; i < hidden; ++i) {
-      y[i] += gate * add[i];
-    }
-  }
+  const float* const gate = w.shared_expert_gate != nullptr ? shared_weight_ : nullptr;
+  device_.AddGated(y_, shared_y_, gate, rows, hidden);
 }
 
 }  // namespace inferd::model

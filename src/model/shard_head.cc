@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace inferd::model {
 
@@ -17,9 +16,9 @@ Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
   }
   const auto row_floats = static_cast<std::size_t>(model_.hidden_size);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(head_in_ + i * row_floats,
-                x_ + static_cast<std::size_t>(rows[i]) * row_floats,
-                row_floats * sizeof(float));
+    device_.Copy(head_in_ + i * row_floats,
+                 x_ + static_cast<std::size_t>(rows[i]) * row_floats,
+                 row_floats * sizeof(float));
   }
   device_.RmsNorm(head_in_,
                   weights_.final_norm.data(),
@@ -29,20 +28,23 @@ Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
                   head_act_.get());
   const ops::MatMulTask head{weights_.head.get(), nullptr, logits_, plan_.vocab.size()};
   device_.MatMul(*head_act_, count, {&head, 1});
-  float* const all = gather_ ? full_logits_ : logits_;
+  float* const all = gather_ || host_logits_.bytes() > 0 ? host_logits_.floats() : logits_;
   if (gather_) {
     INFERD_TRY(gather_->Gather(logits_, columns_.vocab, count, all));
+  } else if (all != logits_) {
+    device_.Copy(all, logits_, static_cast<std::size_t>(count * model_.vocab_size) * sizeof(float));
   }
+  INFERD_TRY(device_.Wait());
   if (all != nullptr && model_.final_softcap != 0) {
     Softcap(all, count);
   }
   return all;
 }
 
-std::vector<float> Shard::FinalHidden(std::int32_t row) const {
+Result<std::vector<float>> Shard::FinalHidden(std::int32_t row) {
   INFERD_CHECK(plan_.has_head);
   const auto hidden = static_cast<std::size_t>(model_.hidden_size);
-  const float* const x = x_ + static_cast<std::size_t>(row) * hidden;
+  INFERD_ASSIGN(const float* const x, ToHost(x_ + row * model_.hidden_size, model_.hidden_size));
   double squares = 0;
   for (std::size_t i = 0; i < hidden; ++i) {
     squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
@@ -50,7 +52,7 @@ std::vector<float> Shard::FinalHidden(std::int32_t row) const {
   const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + model_.norm_eps);
   std::vector<float> values(hidden);
   for (std::size_t i = 0; i < hidden; ++i) {
-    values[i] = static_cast<float>(x[i] * scale * weights_.final_norm[i]);
+    values[i] = static_cast<float>(x[i] * scale * weights_.final_norm.host()[i]);
   }
   return values;
 }

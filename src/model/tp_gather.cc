@@ -3,17 +3,17 @@
 
 #include "base/check.h"
 
-#include <cstring>
 #include <numeric>
 
 namespace inferd::model {
 
-Result<TpGather> TpGather::Make(std::size_t max_bytes) {
+Result<TpGather> TpGather::Make(std::size_t max_bytes, ops::Device& device) {
   TpGather gather;
+  gather.device_ = &device;
   // Every rank's part is rounded up to whole floats.
   const std::size_t bytes = max_bytes + 4096 * sizeof(float);
-  INFERD_ASSIGN(gather.send_, Buffer::Allocate(bytes, "gathering over tp"));
-  INFERD_ASSIGN(gather.recv_, Buffer::Allocate(bytes, "gathering over tp"));
+  INFERD_ASSIGN(gather.send_, device.AllocateHost(bytes, "gathering over tp"));
+  INFERD_ASSIGN(gather.recv_, device.AllocateHost(bytes, "gathering over tp"));
   return gather;
 }
 
@@ -29,6 +29,7 @@ Result<> TpGather::Gather(const ops::Activations& mine,
   const std::size_t total = std::accumulate(counts_.begin(), counts_.end(), std::size_t{0});
   INFERD_CHECK(total * sizeof(float) <= recv_.bytes());
   mine.CopyOut(rows, send_.data());
+  INFERD_TRY(device_->Wait());
   const std::size_t own = counts_[static_cast<std::size_t>(tp_->rank())];
   INFERD_TRY(tp_->AllGather({send_.floats(), own}, {recv_.floats(), total}, counts_));
   const float* in = recv_.floats();
@@ -52,7 +53,11 @@ Result<> TpGather::Gather(const float* mine,
   const std::size_t total = std::accumulate(counts_.begin(), counts_.end(), std::size_t{0});
   INFERD_CHECK(total * sizeof(float) <= recv_.bytes());
   const std::size_t own = counts_[static_cast<std::size_t>(tp_->rank())];
-  if (rows == 1 && full != nullptr) {
+  if (!device_->SharesHostMemory()) {
+    device_->Copy(send_.data(), mine, own * sizeof(float));
+    INFERD_TRY(device_->Wait());
+    mine = send_.floats();
+  } else if (rows == 1 && full != nullptr) {
     return tp_->AllGather({mine, own}, {full, total}, counts_);
   }
   INFERD_TRY(tp_->AllGather({mine, own}, {recv_.floats(), total}, counts_));
@@ -64,9 +69,9 @@ Result<> TpGather::Gather(const float* mine,
   std::size_t first = 0;
   for (const std::int64_t width : columns) {
     const auto count = static_cast<std::size_t>(width);
-    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row, in += count) {
-      std::memcpy(full + row * stride + first, in, count * sizeof(float));
-    }
+    const std::size_t bytes = count * sizeof(float);
+    device_->CopyRows(full + first, stride * sizeof(float), in, bytes, bytes, rows);
+    in += count * static_cast<std::size_t>(rows);
     first += count;
   }
   return {};

@@ -6,7 +6,6 @@
 
 #include "comm/communicator.h"
 #include "inferd/result.h"
-#include "model/buffer.h"
 #include "ops/device.h"
 
 #include <cstdint>
@@ -17,8 +16,8 @@ namespace inferd::model {
 
 class TpGather {
  public:
-  /// max_bytes: of the widest gathered matrix with all its rows.
-  static Result<TpGather> Make(std::size_t max_bytes);
+  /// max_bytes: of the widest gathered matrix with all its rows. What it gathers lies on `device`.
+  static Result<TpGather> Make(std::size_t max_bytes, ops::Device& device);
 
   void Join(comm::Communicator* tp) { tp_ = tp; }
 
@@ -29,6 +28,7 @@ class TpGather {
                   std::int64_t rows,
                   ops::Activations* full);
   /// mine [rows, columns[rank]] -> full [rows, sum of columns]; null: this rank only takes part.
+  /// `full` may be host memory of the device, complete after its next Wait.
   Result<> Gather(const float* mine,
                   std::span<const std::int64_t> columns,
                   std::int64_t rows,
@@ -37,8 +37,9 @@ class TpGather {
   std::int64_t bytes() const { return static_cast<std::int64_t>(send_.bytes() + recv_.bytes()); }
 
  private:
+  ops::Device* device_ = nullptr;
   comm::Communicator* tp_ = nullptr;
-  Buffer send_, recv_;
+  ops::Memory send_, recv_;          // host
   std::vector<std::size_t> counts_;  // floats per rank
 };
 

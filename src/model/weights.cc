@@ -88,7 +88,7 @@ class Loader {
 
   // Values `range` of a vector of n, as floats.
   Result<> AddVector(
-      Slot slot, std::int64_t layer, std::int64_t n, Range range, std::vector<float>* target) {
+      Slot slot, std::int64_t layer, std::int64_t n, Range range, Vector* target, float add = 0) {
     INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, -1, n, 1));
     const DType type = ref.dtype();
     if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
@@ -107,19 +107,17 @@ class Loader {
                       source_.path,
                       *bad + range.begin);
     }
-    *target = ToFloats(type, data);
+    std::vector<float> values = ToFloats(type, data);
+    for (float& value : values) {
+      value += add;
+    }
+    INFERD_ASSIGN(*target, Vector::Make(std::move(values), device_));
     weights_.bytes += static_cast<std::int64_t>(target->size() * sizeof(float));
     return {};
   }
 
-  Result<> AddNorm(Slot slot, std::int64_t layer, std::int64_t n, std::vector<float>* target) {
-    INFERD_TRY(AddVector(slot, layer, n, {0, n}, target));
-    if (spec_.norm_plus_one) {
-      for (float& value : *target) {
-        value += 1.0F;
-      }
-    }
-    return {};
+  Result<> AddNorm(Slot slot, std::int64_t layer, std::int64_t n, Vector* target) {
+    return AddVector(slot, layer, n, {0, n}, target, spec_.norm_plus_one ? 1.0F : 0.0F);
   }
 
   // Rows `range` of a [rows, cols] matrix. An empty range leaves the target null.
@@ -183,7 +181,11 @@ class Loader {
       weights_.embedding = {.type = whole.dtype(),
                             .rows = store::Weights::Data(source_.tensors, embedding_).data(),
                             .count = shard_.vocab.size(),
-                            .first_id = shard_.vocab.begin};
+                            .first_id = shard_.vocab.begin,
+                            .copy = {}};
+      if (!device_.SharesHostMemory()) {
+        INFERD_TRY(CopyEmbedding());
+      }
     }
     if (shard_.has_head) {
       INFERD_TRY(AddNorm(Slot::kFinalNorm, -1, hidden, &weights_.final_norm));
@@ -194,6 +196,17 @@ class Loader {
         embedding_checked_ = true;
       }
     }
+    return {};
+  }
+
+  Result<> CopyEmbedding() {
+    EmbeddingRows& table = weights_.embedding;
+    const auto data = store::Weights::Data(source_.tensors, embedding_);
+    INFERD_ASSIGN(table.copy, device_.Allocate(data.size(), "the embedding"));
+    device_.Copy(table.copy.data(), data.data(), data.size());
+    INFERD_TRY(device_.Wait());
+    table.rows = table.copy.data();
+    weights_.bytes += static_cast<std::int64_t>(data.size());
     return {};
   }
 
@@ -382,7 +395,7 @@ class Loader {
     if (IsPlain(embedding_.dtype())) {
       bad = FirstNonFinite(embedding_.dtype(), data);
     } else {
-      bad = FirstNonFiniteBlock();
+      INFERD_ASSIGN(bad, FirstNonFiniteBlock());
     }
     const base::MappedFile& file = source_.tensors.files()[embedding_.tensor->file];
     file.DontNeed(embedding_.tensor->offset + static_cast<std::uint64_t>(embedding_.row_begin) *
@@ -397,10 +410,12 @@ class Loader {
     return {};
   }
 
-  std::optional<std::int64_t> FirstNonFiniteBlock() {
+  Result<std::optional<std::int64_t>> FirstNonFiniteBlock() {
     constexpr std::int64_t kRows = 256;
     std::vector<std::int32_t> ids;
     std::vector<float> values(static_cast<std::size_t>(kRows * spec_.hidden_size));
+    INFERD_ASSIGN(const ops::Memory rows,
+                  device_.Allocate(values.size() * sizeof(float), "checking the embedding"));
     const EmbeddingRows& table = weights_.embedding;
     for (std::int64_t begin = 0; begin < table.count; begin += kRows) {
       ids.clear();
@@ -414,15 +429,17 @@ class Loader {
                     ids,
                     spec_.hidden_size,
                     1.0F,
-                    values.data());
+                    rows.floats());
+      device_.Copy(values.data(), rows.data(), rows.bytes());
+      INFERD_TRY(device_.Wait());
       const auto used =
           std::as_bytes(std::span(values))
               .first(ids.size() * static_cast<std::size_t>(spec_.hidden_size) * sizeof(float));
       if (const auto bad = FirstNonFinite(DType::kF32, used)) {
-        return *bad + begin * spec_.hidden_size;
+        return std::optional(*bad + begin * spec_.hidden_size);
       }
     }
-    return std::nullopt;
+    return std::optional<std::int64_t>();
   }
 
   const store::Model& source_;
@@ -445,6 +462,17 @@ class Loader {
 };
 
 }  // namespace
+
+Result<Vector> Vector::Make(std::vector<float> values, ops::Device& device) {
+  Vector vector;
+  vector.host_ = std::move(values);
+  if (!device.SharesHostMemory() && !vector.empty()) {
+    const std::size_t bytes = vector.size() * sizeof(float);
+    INFERD_ASSIGN(vector.device_, device.Allocate(bytes, "norms and biases"));
+    device.Copy(vector.device_.data(), vector.host_.data(), bytes);
+  }
+  return vector;
+}
 
 Result<ShardWeights> LoadWeights(const store::Model& source,
                                  const spec::ShardPlan& shard,

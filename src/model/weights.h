@@ -11,20 +11,40 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace inferd::model {
 
 using Matrix = std::unique_ptr<ops::PackedMatrix>;
 
+/// Norm weights or biases: on the host, and on the device where that has its own memory.
+class Vector {
+ public:
+  Vector() = default;
+  static Result<Vector> Make(std::vector<float> values, ops::Device& device);
+
+  bool empty() const { return host_.empty(); }
+  std::size_t size() const { return host_.size(); }
+  std::span<const float> host() const { return host_; }
+  /// On the device; null when empty.
+  const float* data() const {
+    return device_.data() != nullptr ? device_.floats() : (empty() ? nullptr : host_.data());
+  }
+
+ private:
+  std::vector<float> host_;
+  ops::Memory device_;
+};
+
 /// Local sizes: q, kv = heads of this shard * head_dim; out = spec::HiddenRows; ffn, expert_ffn,
 /// shared_ffn = this shard's columns. What the ModelSpec does not call for is empty or null.
 struct LayerWeights {
-  std::vector<float> attn_norm, post_attn_norm, ffn_norm, post_ffn_norm;  // [hidden]
-  std::vector<float> q_norm, k_norm;                                      // [head_dim]
-  std::vector<float> sinks;                                               // [q heads]
-  std::vector<float> q_bias, k_bias, v_bias, gate_bias, up_bias;          // rows of their matrix
-  std::vector<float> o_bias, down_bias;                                   // [out]
+  Vector attn_norm, post_attn_norm, ffn_norm, post_ffn_norm;  // [hidden]
+  Vector q_norm, k_norm;                                      // [head_dim]
+  Vector sinks;                                               // [q heads]
+  Vector q_bias, k_bias, v_bias, gate_bias, up_bias;          // rows of their matrix
+  Vector o_bias, down_bias;                                   // [out]
   Matrix q, k, v;                 // [q, hidden], [kv, hidden], [kv, hidden]
   Matrix o;                       // [out, all heads * head_dim]
   Matrix gate, up;                // [ffn, hidden]
@@ -38,17 +58,18 @@ struct LayerWeights {
   std::vector<const ops::PackedMatrix*> expert_gate, expert_up, expert_down;
 };
 
-/// Rows of the embedding as stored, read in place from the mapped file.
+/// Rows of the embedding as stored: read in place from the mapped file, or the device's copy.
 struct EmbeddingRows {
   DType type = DType::kF32;
   const std::byte* rows = nullptr;  // [count, hidden]
   std::int64_t count = 0;
   std::int64_t first_id = 0;
+  ops::Memory copy;  // what `rows` points into on a device of its own memory
 };
 
 struct ShardWeights {
   EmbeddingRows embedding;           // first stage
-  std::vector<float> final_norm;     // [hidden], last stage
+  Vector final_norm;                 // [hidden], last stage
   Matrix head;                       // [vocab slice, hidden], last stage
   std::vector<LayerWeights> layers;  // of this stage
   std::int64_t bytes = 0;            // packed matrices and float vectors

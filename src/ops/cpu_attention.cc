@@ -53,7 +53,7 @@ void CpuDevice::PostRow(const QkvTask& task,
                         const AttentionSequence& sequence,
                         std::int64_t row) const {
   const std::int64_t dim = task.kv.head_dim;
-  const std::int64_t position = task.positions[static_cast<std::size_t>(row)];
+  const std::int64_t position = task.step.positions[static_cast<std::size_t>(row)];
   const auto prepare = [&](float* head, const float* norm) {
     if (norm != nullptr) {
       kernels_.rms_norm(head, norm, task.norm_eps, dim, head);
@@ -79,7 +79,7 @@ void CpuDevice::PostRow(const QkvTask& task,
 
 void CpuDevice::QkvPost(const QkvTask& task) {
   sequence_of_.clear();
-  for (const AttentionSequence& sequence : task.sequences) {
+  for (const AttentionSequence& sequence : task.step.sequences) {
     INFERD_CHECK(static_cast<std::int64_t>(sequence.pages.size()) * kernels::kPageTokens >=
                  sequence.start + sequence.num_rows);
     for (std::int64_t i = 0; i < sequence.num_rows; ++i) {

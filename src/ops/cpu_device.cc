@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 namespace inferd::ops {
 namespace {
@@ -49,6 +50,39 @@ CpuDevice::CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<Thread
 std::string CpuDevice::Describe() const {
   return fmt::format(
       "cpu {}, {} thread{}", kernels_.name, team_->size(), team_->size() == 1 ? "" : "s");
+}
+
+Result<Memory> CpuDevice::Allocate(std::size_t bytes, std::string_view what) {
+  return AllocateHostMemory(bytes, what);
+}
+
+Result<Memory> CpuDevice::AllocateHost(std::size_t bytes, std::string_view what) {
+  return AllocateHostMemory(bytes, what);
+}
+
+void CpuDevice::CopyRows(void* to,
+                         std::size_t to_stride,
+                         const void* from,
+                         std::size_t from_stride,
+                         std::size_t bytes,
+                         std::int64_t rows) {
+  auto* out = static_cast<std::byte*>(to);
+  const auto* in = static_cast<const std::byte*>(from);
+  for (std::int64_t row = 0; row < rows; ++row, out += to_stride, in += from_stride) {
+    std::memcpy(out, in, bytes);
+  }
+}
+
+void CpuDevice::Zero(void* at, std::size_t bytes) { std::memset(at, 0, bytes); }
+
+void CpuDevice::ZeroPages(std::byte* base,
+                          std::size_t page_bytes,
+                          std::span<const std::int32_t> pages) {
+  const auto values = static_cast<std::int64_t>(pages.size() * page_bytes / sizeof(float));
+  ForEach(static_cast<std::int64_t>(pages.size()), values, [&](int, std::int64_t i) {
+    const auto page = static_cast<std::size_t>(pages[static_cast<std::size_t>(i)]);
+    std::memset(base + page * page_bytes, 0, page_bytes);
+  });
 }
 
 void CpuDevice::ReserveRows(std::int64_t k) {
@@ -139,6 +173,16 @@ void CpuDevice::GateMul(GateKind kind,
 void CpuDevice::Add(float* x, const float* y, std::int64_t rows, std::int64_t n) {
   ForEach(
       rows, rows * n, [&](int, std::int64_t row) { kernels_.add(x + row * n, y + row * n, n); });
+}
+
+void CpuDevice::AddGated(
+    float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) {
+  ForEach(rows, rows * n, [&](int, std::int64_t row) {
+    const float factor = gate != nullptr ? 1.0F / (1.0F + std::exp(-gate[row])) : 1.0F;
+    for (std::int64_t i = row * n; i < (row + 1) * n; ++i) {
+      y[i] += factor * x[i];
+    }
+  });
 }
 
 void CpuDevice::MatMul(const Activations& act,

@@ -91,6 +91,21 @@ class CpuDevice final : public Device {
   CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<ThreadTeam> team);
 
   std::string Describe() const override;
+  Result<Memory> Allocate(std::size_t bytes, std::string_view what) override;
+  Result<Memory> AllocateHost(std::size_t bytes, std::string_view what) override;
+  bool SharesHostMemory() const override { return true; }
+  void CopyRows(void* to,
+                std::size_t to_stride,
+                const void* from,
+                std::size_t from_stride,
+                std::size_t bytes,
+                std::int64_t rows) override;
+  void Zero(void* at, std::size_t bytes) override;
+  void ZeroPages(std::byte* base,
+                 std::size_t page_bytes,
+                 std::span<const std::int32_t> pages) override;
+  Result<> Wait() override { return {}; }
+  void BeginStep(const StepRows&) override {}
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                              std::span<const std::byte> rows,
                                              std::int64_t n,
@@ -134,6 +149,8 @@ class CpuDevice final : public Device {
                Activations* act) override;
   void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) override;
   void Moe(const MoeTask& task) override;
+  void AddGated(
+      float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) override;
   std::int64_t PageTokens() const override { return kernels::kPageTokens; }
   std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
   void ParallelFor(std::int64_t count,

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations a device offers to `model`: one call is one parallel region over the rank's own
-// threads (CPU) or one launch (CUDA). Arguments are plain pointers and sizes; checks and the choice
-// of kernel happen behind this interface. All rows are independent: a row's bits never depend on
-// its neighbours, on chunking or on the number of threads.
+// threads (CPU) or a few launches (CUDA). Arguments are plain pointers and sizes; checks and the
+// choice of kernel happen behind this interface. All rows are independent: a row's bits never
+// depend on its neighbours, on chunking or on the number of threads.
+//
+// Pointers are device addresses (from Allocate) unless they are said to be the host's; spans are
+// the host's. On the CPU the two are one. Operations run in the order given; on a GPU they may
+// still be running when the call returns, and what fails is told by the next Wait.
 #pragma once
 
 #include "base/dtype.h"
 #include "inferd/result.h"
+#include "ops/memory.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -44,11 +49,11 @@ class Activations {
 
   /// Bytes of `columns` columns of one row, all forms together; for carrying slices between ranks.
   virtual std::size_t ColumnBytes(std::int64_t columns) const = 0;
-  /// out [rows, ColumnBytes(k)] = all columns of rows [0, rows).
+  /// out [rows, ColumnBytes(k)] = all columns of rows [0, rows). `out` is host or device memory.
   virtual void CopyOut(std::int64_t rows, std::byte* out) const = 0;
   /// Columns [first, first + columns) of rows [0, rows) = in [rows, ColumnBytes(columns)], which
   /// came from CopyOut of activations with the same forms and k = columns. `first` is a multiple of
-  /// 32 where there is an int8 form.
+  /// 32 where there is an int8 form. `in` is host or device memory.
   virtual void CopyIn(std::int64_t rows,
                       std::int64_t first,
                       std::int64_t columns,
@@ -96,6 +101,12 @@ struct AttentionSequence {
   std::span<const std::int32_t> pages;  // page table, covers start + num_rows tokens
 };
 
+/// What all operations of a step share. The spans stay until the next step begins.
+struct StepRows {
+  std::span<const std::int32_t> positions;  // [rows]
+  std::span<const AttentionSequence> sequences;
+};
+
 /// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V,
 /// keeps Q for Attention.
 struct QkvTask {
@@ -108,8 +119,7 @@ struct QkvTask {
   const float* k_norm = nullptr;
   float norm_eps = 0;
   RopeTable rope;
-  std::span<const std::int32_t> positions;  // [rows]
-  std::span<const AttentionSequence> sequences;
+  StepRows step;  // as given to BeginStep
   KvLayer kv;
 };
 
@@ -119,7 +129,7 @@ struct AttentionTask {
   std::int64_t q_heads = 0;
   /// Local KV head of each local query head, [q_heads], non-decreasing.
   std::span<const std::int32_t> kv_head_of;
-  std::span<const AttentionSequence> sequences;
+  std::span<const AttentionSequence> sequences;  // as given to BeginStep
   KvLayer kv;
   float scale = 1;
   float softcap = 0;             // 0: none
@@ -136,7 +146,7 @@ struct MoeTask {
   const float* x = nullptr;  // [rows, hidden], normed input
   std::int64_t rows = 0;
   std::int64_t top_k = 0;
-  /// [rows, top_k]: local expert index or -1 (not here), and its weight.
+  /// Host, [rows, top_k]: local expert index or -1 (not here), and its weight.
   const std::int32_t* expert = nullptr;
   const float* weight = nullptr;
   GateKind gate_kind = GateKind::kSilu;
@@ -151,9 +161,38 @@ class Device {
   /// "cpu avx512-vnni, 2 threads".
   virtual std::string Describe() const = 0;
 
-  /// Packs rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when k is
-  /// no multiple of the block, on an unsupported type, or when scales hold Inf or NaN (naming the
-  /// row).
+  /// Zeroed device memory; zeroed pinned host memory for copies. Only before the first step. Both
+  /// fail with kResourceExhausted; `what` names the use in the message.
+  virtual Result<Memory> Allocate(std::size_t bytes, std::string_view what) = 0;
+  virtual Result<Memory> AllocateHost(std::size_t bytes, std::string_view what) = 0;
+  /// True: device memory is host memory, and Copy to have it on the host is not needed.
+  virtual bool SharesHostMemory() const = 0;
+  /// `rows` runs of `bytes`, to_stride and from_stride apart; each side host or device memory.
+  /// Host memory that is read may change once Wait has returned, unless it came from elsewhere than
+  /// AllocateHost: then at once.
+  virtual void CopyRows(void* to,
+                        std::size_t to_stride,
+                        const void* from,
+                        std::size_t from_stride,
+                        std::size_t bytes,
+                        std::int64_t rows) = 0;
+  void Copy(void* to, const void* from, std::size_t bytes) {
+    CopyRows(to, bytes, from, bytes, bytes, 1);
+  }
+  virtual void Zero(void* at, std::size_t bytes) = 0;
+  /// Zeroes pages [page_bytes each] of `base`.
+  virtual void ZeroPages(std::byte* base,
+                         std::size_t page_bytes,
+                         std::span<const std::int32_t> pages) = 0;
+  /// Everything given so far has been done: the host may read what was copied to it. The first
+  /// failure of an operation since the device was made; it is not to be used after one.
+  virtual Result<> Wait() = 0;
+  /// Comes before the operations of a step, with the rows that QkvPost and Attention will name.
+  virtual void BeginStep(const StepRows& step) = 0;
+
+  /// Packs host rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when
+  /// k is no multiple of the block, on an unsupported type, or when scales hold Inf or NaN (naming
+  /// the row).
   virtual Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                                      std::span<const std::byte> rows,
                                                      std::int64_t n,
@@ -206,6 +245,9 @@ class Device {
   /// x += y, [rows, n].
   virtual void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) = 0;
   virtual void Moe(const MoeTask& task) = 0;
+  /// y += sigmoid(gate[row]) * x, [rows, n]; without a gate y += x.
+  virtual void AddGated(
+      float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) = 0;
 
   /// Tokens per KV page of Attention and QkvPost.
   virtual std::int64_t PageTokens() const = 0;

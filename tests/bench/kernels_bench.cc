@@ -231,8 +231,7 @@ class StepModel {
     post.ldk = post.ldv = kKvHeads * kDim;
     post.q_heads = kHeads;
     post.rope = {rope_.data(), rope_.data(), kDim, false};
-    post.positions = positions;
-    post.sequences = sequences;
+    post.step = {positions, sequences};
     post.kv = kv;
     device.QkvPost(post);
     AttentionTask attend;

@@ -229,14 +229,13 @@ Result<> ShardSet::RunRank(std::size_t rank,
         batch.ids.push_back(sequences[piece.sequence][static_cast<std::size_t>(p)]);
       }
     }
-    const auto hidden = shard.hidden(batch.rows());
     if (!plan.has_embedding && batch.rows() > 0) {
-      INFERD_TRY(comms_[rank].pp->Recv(std::as_writable_bytes(hidden), plan.stage - 1));
+      INFERD_TRY(shard.ReceiveHidden(comms_[rank].pp.get(), plan.stage - 1, batch.rows()));
     }
     INFERD_TRY(shard.Forward(batch));
     if (!plan.has_head) {
       if (batch.rows() > 0) {
-        INFERD_TRY(comms_[rank].pp->Send(std::as_bytes(hidden), plan.stage + 1));
+        INFERD_TRY(shard.SendHidden(comms_[rank].pp.get(), plan.stage + 1, batch.rows()));
       }
       continue;
     }

@@ -91,14 +91,15 @@ TEST(RopeTest, TablesHoldCosineAndSineOfEveryPosition) {
   spec::ModelSpec model;
   model.head_dim = 16;
   model.ropes = {Rope(RopeKind::kDefault)};
-  auto tables = RopeTables::Make(model, 50);
+  const auto device = ops::MakeCpuDevice({.threads = 1, .cpus = {}}).value();
+  auto tables = RopeTables::Make(model, 50, *device);
   ASSERT_TRUE(tables.ok());
   const ops::RopeTable& table = tables->table(0);
   EXPECT_EQ(table.rotary_dim, 8);
   EXPECT_NEAR(table.cos[49 * 4 + 1], std::cos(4.9), 1e-6);
   EXPECT_NEAR(table.sin[49 * 4 + 2], std::sin(0.49), 1e-6);
   model.head_dim = 4;
-  EXPECT_FALSE(RopeTables::Make(model, 50).ok());
+  EXPECT_FALSE(RopeTables::Make(model, 50, *device).ok());
 }
 
 }  // namespace

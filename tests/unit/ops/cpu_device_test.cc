@@ -203,8 +203,7 @@ std::vector<float> Attend(Device& device,
   post.q_norm = post.k_norm = norm.data();
   post.norm_eps = 1e-6f;
   post.rope = {cos.data(), sin.data(), shape.dim, false};
-  post.positions = positions;
-  post.sequences = sequences;
+  post.step = {positions, sequences};
   post.kv = pool.Layer(shape);
   device.QkvPost(post);
   const std::vector<std::int32_t> kv_head_of = {0, 0, 0, 1, 1, 1};
@@ -312,8 +311,7 @@ TEST(CpuDevice, RotatesBothPairOrders) {
     post.ldq = post.ldk = post.ldv = 16;
     post.q_heads = 1;
     post.rope = {cos, sin, 4, interleaved};
-    post.positions = {&position, 1};
-    post.sequences = {&sequence, 1};
+    post.step = {{&position, 1}, {&sequence, 1}};
     post.kv = pool.Layer(shape);
     device->QkvPost(post);
     const std::vector<float> expected =

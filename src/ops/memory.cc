@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/buffer.h"
+#include "ops/memory.h"
 
 #include "base/error.h"
 
@@ -8,12 +8,11 @@
 #include <cerrno>
 #include <cstring>
 
-namespace inferd::model {
+namespace inferd::ops {
 
-Result<Buffer> Buffer::Allocate(std::size_t bytes, std::string_view what) {
-  Buffer buffer;
+Result<Memory> AllocateHostMemory(std::size_t bytes, std::string_view what) {
   if (bytes == 0) {
-    return buffer;
+    return Memory();
   }
   void* memory = mmap(
       nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -25,15 +24,9 @@ Result<Buffer> Buffer::Allocate(std::size_t bytes, std::string_view what) {
   if (bytes >= kHugePage) {
     (void)madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: without it only slower
   }
-  buffer.data_ = static_cast<std::byte*>(memory);
-  buffer.bytes_ = bytes;
-  return buffer;
+  return Memory(static_cast<std::byte*>(memory), bytes, [](std::byte* data, std::size_t size) {
+    munmap(data, size);
+  });
 }
 
-Buffer::~Buffer() {
-  if (data_ != nullptr) {
-    munmap(data_, bytes_);
-  }
-}
-
-}  // namespace inferd::model
+}  // namespace inferd::ops
