@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxListWords = 64;
+constexpr std::int64_t kMaxBenchNumber = 1 << 20;
 
 struct CommandHelp {
   const char* name;
@@ -62,6 +63,23 @@ constexpr std::array kCommands = {
         "goes on from there when the same command is given again; no request is answered twice.\n\n"
         "Exit status: 0 all requests were answered, 3 all were run but some have errors in the\n"
         "output, 1 it could not be run or was ended, 2 the command line is wrong."},
+    CommandHelp{
+        "bench",
+        "inferd bench MODEL [flags]",
+        "Measure a model on this machine: the engine with all its ranks, without HTTP.\n\n"
+        "  inferd bench qwen2.5-coder-0.5b\n"
+        "  inferd bench MODEL --tp 2 --streams 1,2,4,8,16 --prompt-tokens 512,2048\n"
+        "  inferd bench MODEL --context 128,8192,32768 --streams 1 --json\n\n"
+        "Prefill: from a prompt to its first token, for each of --prompt-tokens. Decode: new "
+        "tokens\n"
+        "of all streams per second and the gaps between two of one stream, for each of --streams\n"
+        "after prompts of each of --context tokens. Prompts are random ids: no cache helps.\n\n"
+        "  --prompt-tokens N,...  lengths of prompts [512]\n"
+        "  --streams N,...        generations at once [1,8]\n"
+        "  --context N,...        tokens before the first new one [128]\n"
+        "  --output-tokens N      new tokens of each stream in the measured window [64]\n"
+        "  --rounds N             of all of it; medians are shown [3]\n"
+        "  --json                 each round of each measurement as one line of JSON"},
     CommandHelp{"usage",
                 "inferd usage --usage-db FILE [--since 30d] [--by key,day] [--json]",
                 "Print what was used, from the ledger of a server started with --usage-db.\n"
@@ -114,6 +132,10 @@ class Parser {
     if (line->command == "usage") {
       app_.add_option("--since", line->since)->expected(1);
       app_.add_option("--by", line->by)->delimiter(',')->expected(1, kMaxListWords);
+      app_.add_flag("--json", line->json);
+    }
+    if (line->command == "bench") {
+      AddBenchOptions(&line->bench);
       app_.add_flag("--json", line->json);
     }
     if (line->command == "run-batch") {
@@ -179,6 +201,20 @@ class Parser {
     }
     return text;
   }
+  void AddBenchOptions(BenchOptions* bench) {
+    const auto list = [this](const char* name, std::vector<std::int64_t>* values) {
+      app_.add_option(name, *values)
+          ->delimiter(',')
+          ->expected(1, kMaxListWords)
+          ->check(CLI::Range(std::int64_t{1}, kMaxBenchNumber));
+    };
+    list("--prompt-tokens", &bench->prompt_tokens);
+    list("--streams", &bench->streams);
+    list("--context", &bench->context);
+    app_.add_option("--output-tokens", bench->output_tokens)
+        ->check(CLI::Range(std::int64_t{1}, kMaxBenchNumber));
+    app_.add_option("--rounds", bench->rounds)->check(CLI::Range(1, 100));
+  }
   static std::string Names(const Setting& setting) {
     std::string names;
     for (const auto& flag : setting.flags) {
@@ -243,7 +279,8 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
                            line.positional.front());
   }
   if (line.command != "fetch" && !line.positional.empty()) {
-    if ((line.command == "serve" || line.command == "run-batch") && line.positional.size() > 1) {
+    if ((line.command == "serve" || line.command == "run-batch" || line.command == "bench") &&
+        line.positional.size() > 1) {
       return InvalidArgument(
           "'{}' is one word too many; see inferd {} --help", line.positional[1], line.command);
     }
@@ -268,7 +305,7 @@ std::string HelpText(const std::string& command) {
       }
     }
   }
-  if (command != "serve" && command != "plan" && command != "run-batch") {
+  if (command != "serve" && command != "plan" && command != "run-batch" && command != "bench") {
     return text;
   }
   Config defaults;

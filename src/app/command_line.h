@@ -5,10 +5,20 @@
 #include "inferd/config.h"
 #include "inferd/result.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace inferd::app {
+
+/// What `inferd bench` measures: each prompt length, then each pair of streams and context.
+struct BenchOptions {
+  std::vector<std::int64_t> prompt_tokens{512};
+  std::vector<std::int64_t> streams{1, 8};
+  std::vector<std::int64_t> context{128};
+  std::int64_t output_tokens = 64;
+  std::int64_t rounds = 3;
+};
 
 struct CommandLine {
   std::string command;                  // "serve" when none is given
@@ -16,9 +26,10 @@ struct CommandLine {
   Config config;
   std::string since = "30d";                  // of `usage`
   std::vector<std::string> by{"key", "day"};  // of `usage`
-  bool json = false;                          // of `usage`
-  std::string input_file, output_file;        // of `run-batch`
-  bool overwrite = false;                     // of `run-batch`
+  bool json = false;                          // of `usage` and `bench`
+  BenchOptions bench;
+  std::string input_file, output_file;  // of `run-batch`
+  bool overwrite = false;               // of `run-batch`
   bool help = false;
   bool print_config = false;
   bool version = false;

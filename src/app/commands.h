@@ -20,6 +20,7 @@ Result<> FetchModel(const std::vector<std::string>& names);
 Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
 Result<> PrintPlan(const Config& config);
 Result<> PrintUsage(const CommandLine& line);
+Result<> Bench(const CommandLine& line);
 /// The process's exit status.
 Result<int> RunBatch(const CommandLine& line);
 

@@ -40,6 +40,9 @@ Result<> Run(const inferd::app::CommandLine& line) {
   if (line.command == "usage") {
     return inferd::app::PrintUsage(line);
   }
+  if (line.command == "bench") {
+    return inferd::app::Bench(line);
+  }
   return inferd::app::Serve(line.config);
 }
 

@@ -2,6 +2,7 @@
 """The binary as a process: command line, draining, ranks."""
 
 import http.client
+import json
 import signal
 import subprocess
 import threading
@@ -36,6 +37,24 @@ def test_plan_and_tokenize(inferd, toy):
     assert "rank   1" in plan.stdout
     tokens = run(inferd, "tokenize", str(toy), "ab")
     assert tokens.stdout.splitlines()[-1] == "3 tokens"
+
+
+def test_bench(inferd, toy):
+    ran = run(inferd, "bench", str(toy), "--prompt-tokens", "40", "--streams", "1,3", "--context", "8", "--output-tokens", "5",
+              "--rounds", "2", "--tp", "2", "--json", timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [(x["phase"], x["round"], x["streams"], x["context"]) for x in lines] == [
+        ("prefill", 0, 1, 40), ("decode", 0, 1, 8), ("decode", 0, 3, 8), ("prefill", 1, 1, 40), ("decode", 1, 1, 8), ("decode", 1, 3, 8)]
+    assert all(x["tokens_per_s"] > 0 for x in lines)
+    # Every stream makes the five tokens of the window; those that began first make some more.
+    for line in lines:
+        if line["phase"] == "decode":
+            assert line["tokens_per_s"] * line["seconds"] >= 5 * line["streams"] - 0.5
+    too_long = run(inferd, "bench", str(toy), "--context", "1000000")
+    assert too_long.returncode == 1
+    assert "--max-model-len" in too_long.stderr
+    assert run(inferd, "bench", str(toy), "--streams", "0").returncode == 2
 
 
 def test_a_missing_model_is_a_sentence(inferd, tmp_path):

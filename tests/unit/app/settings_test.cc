@@ -192,6 +192,15 @@ TEST(CommandLine, RefusesWhatItDoesNotKnow) {
 TEST(CommandLine, Subcommands) {
   EXPECT_EQ(ParseCommandLine({"plan", "m", "--tp", "2"})->command, "plan");
   EXPECT_EQ(ParseCommandLine({"plan", "m", "--tp", "2"})->config.model.model, "m");
+  const auto bench =
+      ParseCommandLine({"bench", "m", "--streams", "1,4", "--context", "8", "--json"});
+  ASSERT_TRUE(bench.ok()) << bench.error().message();
+  EXPECT_EQ(bench->bench.streams, (std::vector<std::int64_t>{1, 4}));
+  EXPECT_EQ(bench->bench.context, std::vector<std::int64_t>{8});
+  EXPECT_EQ(bench->bench.prompt_tokens, std::vector<std::int64_t>{512});
+  EXPECT_TRUE(bench->json);
+  EXPECT_FALSE(ParseCommandLine({"bench", "m", "--rounds", "0"}).ok());
+  EXPECT_FALSE(ParseCommandLine({"serve", "m", "--streams", "1"}).ok());
   const auto tokenize = ParseCommandLine({"tokenize", "m", "some", "text"});
   EXPECT_EQ(tokenize->config.model.model, "m");
   EXPECT_EQ(tokenize->positional, (std::vector<std::string>{"some", "text"}));
