@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, events and graphs. A stream is a queue of functions; whoever waits for it runs them. In
+// a captured stream they are collected instead.
+#include "kernels/simt/runtime_api.h"
+#include "kernels/simt/runtime_state.h"
+#include "kernels/simt/settings.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUstream_st {
+  std::recursive_mutex mutex;  // a callback may query its own stream
+  std::deque<std::function<void()>> queue;
+  std::unique_ptr<CUgraph_st> capture;
+  bool draining = false;
+};
+struct CUevent_st {
+  std::atomic<std::uint64_t> recorded{0};
+  std::atomic<std::uint64_t> reached{0};
+  std::atomic<cudaStream_t> stream{nullptr};
+  std::atomic<std::int64_t> time_ns{0};
+};
+
+namespace inferd::simt {
+namespace {
+
+struct Streams {
+  std::mutex mutex;
+  std::set<cudaStream_t> all;
+};
+
+Streams& TheStreams() {
+  static Streams streams;
+  return streams;
+}
+
+cudaStream_t OrDefault(cudaStream_t stream) {
+  static CUstream_st default_stream;
+  return stream != nullptr ? stream : &default_stream;
+}
+
+void Drain(cudaStream_t stream) {
+  stream = OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  if (stream->draining) {
+    return;
+  }
+  stream->draining = true;
+  while (!stream->queue.empty()) {
+    const auto work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    work();
+  }
+  stream->draining = false;
+}
+
+std::int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+bool FitsKind(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  return (!to_device || IsDeviceMemory(to, bytes)) && (!from_device || IsDeviceMemory(from, bytes));
+}
+
+// Under capture a synchronous call is an error, as it is on the device.
+bool IsCaptured(cudaStream_t stream) {
+  stream = OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  return stream->capture != nullptr;
+}
+
+}  // namespace
+
+void Enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream = OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  if (stream->capture != nullptr) {
+    stream->capture->work.push_back(std::move(work));
+    return;
+  }
+  stream->queue.push_back(std::move(work));
+  if (!GetSettings().lazy_streams) {
+    Drain(stream);
+  }
+}
+
+}  // namespace inferd::simt
+
+using inferd::simt::DeviceState;
+using inferd::simt::Drain;
+using inferd::simt::Enqueue;
+using inferd::simt::Keep;
+
+cudaError_t cudaDeviceSynchronize() {
+  std::vector<cudaStream_t> all{nullptr};
+  {
+    auto& streams = inferd::simt::TheStreams();
+    const std::lock_guard lock(streams.mutex);
+    all.insert(all.end(), streams.all.begin(), streams.all.end());
+  }
+  for (cudaStream_t stream : all) {
+    Drain(stream);
+  }
+  return DeviceState();
+}
+
+cudaError_t cudaMemcpyAsync(
+    void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return cudaMemcpy2DAsync(to, bytes, from, bytes, bytes, bytes > 0 ? 1 : 0, kind, stream);
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to,
+                              std::size_t to_pitch,
+                              const void* from,
+                              std::size_t from_pitch,
+                              std::size_t width,
+                              std::size_t height,
+                              cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+  if (const cudaError_t state = DeviceState(); state != cudaSuccess || height == 0) {
+    return state;
+  }
+  for (const std::size_t row : {std::size_t{0}, height - 1}) {
+    if (!inferd::simt::FitsKind(static_cast<char*>(to) + row * to_pitch,
+                                static_cast<const char*>(from) + row * from_pitch,
+                                width,
+                                kind)) {
+      return Keep(cudaErrorInvalidValue);
+    }
+  }
+  Enqueue(stream, [=] {
+    for (std::size_t row = 0; row < height; ++row) {
+      std::memmove(static_cast<char*>(to) + row * to_pitch,
+                   static_cast<const char*>(from) + row * from_pitch,
+                   width);
+    }
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyPeerAsync(
+    void* to, int, const void* from, int, std::size_t bytes, cudaStream_t stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t state = DeviceState(); state != cudaSuccess || bytes == 0) {
+    return state;
+  }
+  if (!inferd::simt::IsDeviceMemory(to, bytes)) {
+    return Keep(cudaErrorInvalidValue);
+  }
+  Enqueue(stream, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (const cudaError_t state = DeviceState(); state != cudaSuccess) {
+    return state;
+  }
+  *stream = std::make_unique<CUstream_st>().release();
+  auto& streams = inferd::simt::TheStreams();
+  const std::lock_guard lock(streams.mutex);
+  streams.all.insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  Drain(stream);
+  {
+    auto& streams = inferd::simt::TheStreams();
+    const std::lock_guard lock(streams.mutex);
+    streams.all.erase(stream);
+  }
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (inferd::simt::IsCaptured(stream)) {
+    return Keep(cudaErrorStreamCaptureUnsupported);
+  }
+  Drain(stream);
+  return DeviceState();
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  stream = inferd::simt::OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  return stream->queue.empty() ? DeviceState() : cudaErrorNotReady;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  Enqueue(stream, [=] { function(data); });
+  return DeviceState();
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = std::make_unique<CUevent_st>().release();
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::uint64_t number = ++event->recorded;
+  event->stream = stream;
+  Enqueue(stream, [=] {
+    event->time_ns = inferd::simt::Now();
+    event->reached = number;
+  });
+  return DeviceState();
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return event->reached >= event->recorded ? DeviceState() : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->reached < event->recorded) {
+    Drain(event->stream);
+  }
+  return DeviceState();
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  *ms = static_cast<float>(end->time_ns - begin->time_ns) * 1e-6F;
+  return DeviceState();
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::uint64_t number = event->recorded;
+  Enqueue(stream, [=] {
+    if (event->reached < number) {
+      Drain(event->stream);
+    }
+  });
+  return DeviceState();
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  stream = inferd::simt::OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  if (stream->capture != nullptr) {
+    return Keep(cudaErrorStreamCaptureUnsupported);
+  }
+  stream->capture = std::make_unique<CUgraph_st>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  stream = inferd::simt::OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  *graph = stream->capture.release();
+  return *graph != nullptr ? cudaSuccess : Keep(cudaErrorStreamCaptureInvalidated);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = std::make_unique<CUgraphExec_st>(CUgraphExec_st{graph->work}).release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec,
+                                cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo* result) {
+  result->result = exec->work.size() == graph->work.size() ? 0 : 1;
+  if (result->result != 0) {
+    return Keep(cudaErrorGraphExecUpdateFailure);
+  }
+  exec->work = graph->work;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  if (const cudaError_t state = DeviceState(); state != cudaSuccess) {
+    return state;
+  }
+  Enqueue(stream, [work = exec->work] {
+    for (const auto& step : work) {
+      step();
+    }
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}

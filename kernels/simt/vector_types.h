@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA's built-in index and vector types, for the build in which g++ compiles the kernels. The
+// names are NVIDIA's, so they live in the global namespace.
+#pragma once
+
+struct uint3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_value = 1, unsigned y_value = 1, unsigned z_value = 1)
+      : x(x_value), y(y_value), z(z_value) {}
+};
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
