@@ -16,8 +16,8 @@ import pytest
 import toy_model
 from conftest import Server
 
-SCHEMAS = 250
-SAMPLES = 4  # per schema
+SCHEMAS = 1000
+SAMPLES = 1  # per schema
 MAX_TOKENS = 400
 
 
