@@ -90,8 +90,9 @@ struct GrpcConfig {
 struct TenantConfig {
   std::vector<std::string> api_key;
   std::string api_key_file;
-  std::string usage_db;   // SQLite file; empty: none
-  std::string usage_log;  // JSON lines; empty: none
+  std::string usage_db;                // SQLite file; empty: none
+  std::string usage_log;               // JSON lines; empty: none
+  std::int64_t usage_keep_days = 400;  // rows of usage_db; 0: for ever
 };
 
 struct BatchConfig {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd run-batch`: the requests of a file, answered without a server.
 #include "api/batch/offline_batch.h"
+#include "api/server/strict_requests.h"
 #include "app/commands.h"
 #include "app/model_text.h"
 #include "app/progress.h"
@@ -27,7 +28,10 @@ Result<std::unique_ptr<api::OfflineBatch>> OpenBatch(const CommandLine& line) {
                            line.input_file);
   }
   return api::OfflineBatch::Open(
-      {.input = line.input_file, .output = line.output_file, .overwrite = line.overwrite});
+      {.input = line.input_file,
+       .output = line.output_file,
+       .overwrite = line.overwrite,
+       .call = line.config.http.strict_requests ? api::CallStrictly : api::CallHandler});
 }
 
 Result<api::OfflineCounts> Run(const Config& config,

@@ -43,9 +43,10 @@ Result<Tenancy> OpenTenancy(const TenantConfig& config,
   Tenancy tenancy;
   std::shared_ptr<tenant::UsageSink> ledger;
   if (!config.usage_db.empty() || !config.usage_log.empty()) {
-    INFERD_ASSIGN(
-        ledger,
-        tenant::UsageLedger::Open({.database = config.usage_db, .log_file = config.usage_log}));
+    INFERD_ASSIGN(ledger,
+                  tenant::UsageLedger::Open({.database = config.usage_db,
+                                             .log_file = config.usage_log,
+                                             .keep_days = config.usage_keep_days}));
   }
   INFERD_ASSIGN(tenant::KeyTable keys, ReadKeys(config));
   if (keys.empty() && !config.api_key_file.empty()) {

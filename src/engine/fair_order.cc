@@ -30,12 +30,17 @@ void FairOrder::Served(std::int32_t priority, std::int64_t turn) {
 }
 
 // A user who has nothing left owes nothing: what was served has moved the virtual time past his
-// turns, and what was not served does not count.
-void FairOrder::Leave(std::int32_t priority, std::string_view tenant, std::string_view user) {
+// turns. What was not served does not count. Never given back is more than was charged: of a tenant
+// with several users each pays for the others' parts too, and how many they were is not kept.
+void FairOrder::Leave(std::int32_t priority,
+                      std::string_view tenant,
+                      std::string_view user,
+                      std::int64_t unserved) {
   const auto peers = classes_.find(priority);
   INFERD_CHECK(peers != classes_.end());
   const auto own = peers->second.users.find({std::string(tenant), std::string(user)});
   INFERD_CHECK(own != peers->second.users.end());
+  own->second.turn -= unserved;
   if (--own->second.num_unfinished == 0) {
     peers->second.users.erase(own);
     const auto count = peers->second.num_users.find(std::string(tenant));

@@ -26,8 +26,12 @@ class FairOrder {
                       std::int64_t cost);
   /// It has got a row: newcomers queue behind its turn.
   void Served(std::int32_t priority, std::int64_t turn);
-  /// It has ended, served or not.
-  void Leave(std::int32_t priority, std::string_view tenant, std::string_view user);
+  /// It has ended. `unserved`: the cost of one that never got a row, else 0: its user's next ones
+  /// come that much earlier.
+  void Leave(std::int32_t priority,
+             std::string_view tenant,
+             std::string_view user,
+             std::int64_t unserved);
 
   bool empty() const { return classes_.empty(); }
 

@@ -99,12 +99,9 @@ Result<> Scheduler::Impl::Add(SequenceRequest request) {
                sequence->num_prompt / options_.page_size);
   sequence->request = std::move(request);
   const SequenceRequest& own = sequence->request;
-  sequence->turn = fair_order_.Arrive(
-      own.priority,
-      own.tenant,
-      own.user,
-      sequence->num_prompt +
-          std::min(sequence->max_tokens_total - sequence->num_prompt, kMaxChargedOutput));
+  sequence->cost = sequence->num_prompt +
+                   std::min(sequence->max_tokens_total - sequence->num_prompt, kMaxChargedOutput);
+  sequence->turn = fair_order_.Arrive(own.priority, own.tenant, own.user, sequence->cost);
   if (own.queue_deadline_ns != 0) {
     deadlines_.insert({own.queue_deadline_ns, own.id, true});
   }
@@ -244,7 +241,8 @@ void Scheduler::Impl::MarkFinished(Sequence* sequence, FinishReason reason) {
   if (request.deadline_ns != 0) {
     deadlines_.erase({request.deadline_ns, request.id, false});
   }
-  fair_order_.Leave(request.priority, request.tenant, request.user);
+  fair_order_.Leave(
+      request.priority, request.tenant, request.user, sequence->planned_once ? 0 : sequence->cost);
   AskForMask(sequence, false);
   sequence->planned_samples.clear();
   LeaveFork(sequence);

@@ -61,6 +61,7 @@ struct alignas(64) Sequence {
   std::uint64_t chain_serial = BlockManager::kRoot;  // of block num_committed - 1
   std::int64_t num_hit_pages = 0;          // leading pages taken from the cache at this admission
   std::int64_t turn = 0;                   // among those of its priority (FairOrder)
+  std::int64_t cost = 0;                   // that the turn was made of
   std::int64_t order = 0;                  // of arrival
   std::int64_t admitted_ns = 0;            // first time it got a row; 0: not yet
   std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none

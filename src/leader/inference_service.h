@@ -132,6 +132,8 @@ class InferenceService {
   virtual std::vector<ReplicaStats> stats() const = 0;
   virtual const spec::ModelSpec& model() const = 0;
   virtual std::int64_t max_model_len() const = 0;
+  /// Choices that may be running or queued at once: a request for more can never be taken.
+  virtual std::int64_t max_choices() const = 0;
 };
 
 }  // namespace inferd::leader

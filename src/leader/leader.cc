@@ -186,6 +186,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
   const spec::ModelSpec& model() const override { return options_.model; }
   std::int64_t max_model_len() const override { return sizing_.max_model_len; }
+  std::int64_t max_choices() const override {
+    return MaxWaiting() * static_cast<std::int64_t>(replicas_.size());
+  }
 
   // ---- Leader
 
@@ -432,6 +435,12 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     return load;
   }
 
+  /// Of a replica. The bound that clients feel is Replica::Submit's; a burst passes through the
+  /// waiting queue on its way to rows.
+  std::int64_t MaxWaiting() const {
+    return options_.max_waiting + std::int64_t{options_.max_num_seqs} * options_.parallel.ep;
+  }
+
   engine::SchedulerOptions MakeSchedulerOptions() const {
     engine::SchedulerOptions scheduler;
     scheduler.num_groups = options_.parallel.ep;
@@ -442,10 +451,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     scheduler.max_num_seqs = options_.max_num_seqs;
     scheduler.max_batched_tokens = options_.max_num_batched_tokens;
     scheduler.max_model_len = sizing_.max_model_len;
-    // The bound that clients feel is Replica::Submit's; a burst passes through the waiting queue on
-    // its way to rows.
-    scheduler.max_waiting =
-        options_.max_waiting + std::int64_t{options_.max_num_seqs} * options_.parallel.ep;
+    scheduler.max_waiting = MaxWaiting();
     scheduler.prefix_cache = options_.prefix_cache;
     return scheduler;
   }

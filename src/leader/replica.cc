@@ -59,6 +59,13 @@ Result<> Replica::Submit(GenerateRequest request,
     return Unavailable("the model is not ready; ask /readyz and try again");
   }
   const std::int64_t limit = options_.scheduler.max_waiting;
+  if (request.n > limit) {
+    return InvalidArgument(
+        "the request has {} choices, but at most {} are taken at once; lower n, or raise "
+        "--max-waiting",
+        request.n,
+        limit);
+  }
   const std::int64_t before = admitted_.fetch_add(request.n);
   if (before + request.n > limit) {
     admitted_.fetch_sub(request.n);

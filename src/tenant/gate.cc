@@ -26,6 +26,14 @@ std::string_view ScopeName(Scope scope) {
   return "any";
 }
 
+Result<> MayDo(const ApiKey& key, Scope scope) {
+  if (!key.Has(scope)) {
+    return PermissionDenied("This API key lacks the scope `{}` that this operation needs",
+                            ScopeName(scope));
+  }
+  return {};
+}
+
 std::int64_t UnixMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -135,14 +143,28 @@ Result<std::shared_ptr<Admission>> Gate::Admit(const Ask& ask, Refusal* refusal)
     return AdmitKey(nullptr, ask, refusal);
   }
   const std::shared_ptr<const KeyTable> keys = Keys();
-  const ApiKey* const key = keys->Find(ask.key);
+  INFERD_ASSIGN(const ApiKey* const key, KeyOf(*keys, ask));
+  return AdmitKey(key, ask, refusal);
+}
+
+Result<> Gate::Check(const Ask& ask) const {
+  if (needs_key_ && ask.scope != Scope::kOpen) {
+    const std::shared_ptr<const KeyTable> keys = Keys();
+    INFERD_TRY(KeyOf(*keys, ask));
+  }
+  return {};
+}
+
+Result<const ApiKey*> Gate::KeyOf(const KeyTable& keys, const Ask& ask) const {
+  const ApiKey* const key = keys.Find(ask.key);
   if (key == nullptr) {
     return ask.key.empty()
                ? Unauthenticated(
                      "This server needs an API key; send it as `Authorization: Bearer KEY`")
                : Unauthenticated("The API key is not known to this server");
   }
-  return AdmitKey(key, ask, refusal);
+  INFERD_TRY(MayDo(*key, ask.scope));
+  return key;
 }
 
 Result<std::shared_ptr<Admission>> Gate::AdmitOwner(std::string_view owner,
@@ -169,10 +191,7 @@ Result<std::shared_ptr<Admission>> Gate::AdmitKey(const ApiKey* key,
   admission->key_name_ = "-";
   admission->owner_ = "-";
   if (key != nullptr) {
-    if (!key->Has(ask.scope)) {
-      return PermissionDenied("This API key lacks the scope `{}` that this operation needs",
-                              ScopeName(ask.scope));
-    }
+    INFERD_TRY(MayDo(*key, ask.scope));
     admission->has_key_ = true;
     admission->key_name_ = key->name;
     admission->owner_ = key->owner();

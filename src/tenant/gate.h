@@ -95,6 +95,9 @@ class Gate {
   /// kUnauthenticated, kPermissionDenied, or kResourceExhausted with `refusal` filled in.
   Result<std::shared_ptr<Admission>> Admit(const Ask& ask, Refusal* refusal);
 
+  /// Whether this key may do that at all; counts nothing.
+  Result<> Check(const Ask& ask) const;
+
   /// For work that its owner has left here to be done (Admission::owner()): the same as if the key
   /// asked now. kUnauthenticated when there is no such key any more.
   Result<std::shared_ptr<Admission>> AdmitOwner(std::string_view owner,
@@ -108,6 +111,7 @@ class Gate {
 
  private:
   std::shared_ptr<const KeyTable> Keys() const;
+  Result<const ApiKey*> KeyOf(const KeyTable& keys, const Ask& ask) const;
   Result<std::shared_ptr<Admission>> AdmitKey(const ApiKey* key, const Ask& ask, Refusal* refusal);
   std::shared_ptr<Quota> QuotaOf(const ApiKey& key);
 

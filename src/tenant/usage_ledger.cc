@@ -26,6 +26,9 @@ namespace {
 
 constexpr std::size_t kBatch = 1024;  // rows per transaction
 constexpr std::int64_t kComplaintMs = 60'000;
+constexpr std::int64_t kDayMs = 24 * 3'600'000;
+constexpr std::int64_t kPruneMs = 3'600'000;
+constexpr std::int64_t kPrunedAtOnce = 10'000;
 constexpr std::int64_t kSchemaVersion = 1;
 
 constexpr const char* kSchema =
@@ -58,6 +61,12 @@ Result<Database> OpenDatabase(const std::string& path) {
     return made.error().WithContext(path);
   }
   return database;
+}
+
+std::int64_t UnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 void BindMs(Statement* statement, int index, std::int64_t ms) {
@@ -97,6 +106,9 @@ std::string JsonLine(const UsageRecord& record) {
 struct UsageLedger::Files {
   std::optional<Database> database;
   std::optional<Statement> insert;
+  std::optional<Statement> remove;  // where rows are not kept for ever
+  std::int64_t keep_days = 0;
+  std::int64_t pruned_ms = 0;
   std::string log_path;
   base::UniqueFd log;
 
@@ -162,6 +174,22 @@ struct UsageLedger::Files {
     return {};
   }
 
+  /// Removes rows that are older than is kept, some at a time: answers do not wait, but rows do.
+  Result<> Prune(std::int64_t now_ms) {
+    if (!remove || now_ms - pruned_ms < kPruneMs) {
+      return {};
+    }
+    remove->BindInt(1, now_ms - keep_days * kDayMs);
+    remove->BindInt(2, kPrunedAtOnce);
+    INFERD_TRY(remove->Step());
+    INFERD_ASSIGN(Statement changes, database->Prepare("SELECT changes()"));
+    INFERD_TRY(changes.Step());
+    if (changes.Int(0) < kPrunedAtOnce) {  // else there may be more
+      pruned_ms = now_ms;
+    }
+    return {};
+  }
+
   Result<> WriteRows(const std::vector<UsageRecord>& batch) {
     if (!database) {
       return {};
@@ -188,6 +216,12 @@ Result<std::shared_ptr<UsageLedger>> UsageLedger::Open(const LedgerOptions& opti
     INFERD_ASSIGN(
         files->insert,
         files->database->Prepare("INSERT INTO usage VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"));
+  }
+  if (files->database && options.keep_days > 0) {
+    INFERD_ASSIGN(files->remove,
+                  files->database->Prepare("DELETE FROM usage WHERE rowid IN (SELECT rowid FROM "
+                                           "usage WHERE unix_ms < ? ORDER BY unix_ms LIMIT ?)"));
+    files->keep_days = options.keep_days;
   }
   files->log_path = options.log_file;
   if (!options.log_file.empty()) {
@@ -230,6 +264,9 @@ void UsageLedger::Complain(std::string_view why) {
 
 void UsageLedger::Work() {
   for (;;) {
+    if (const auto pruned = files_->Prune(UnixMs()); !pruned.ok()) {
+      log::Warning("tenant", "old usage rows stay for now: {}", pruned.error().message());
+    }
     auto first = queue_.PopFor(std::chrono::seconds(10));
     if (!first) {
       if (queue_.closed()) {

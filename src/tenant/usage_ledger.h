@@ -19,9 +19,10 @@
 namespace inferd::tenant {
 
 struct LedgerOptions {
-  std::string database = {};  // SQLite file, made if absent; empty: none
-  std::string log_file = {};  // JSON lines are appended; empty: none
-  std::size_t queue = 8192;   // records that may wait; beyond: dropped
+  std::string database = {};   // SQLite file, made if absent; empty: none
+  std::string log_file = {};   // JSON lines are appended; empty: none
+  std::size_t queue = 8192;    // records that may wait; beyond: dropped
+  std::int64_t keep_days = 0;  // rows that are older are removed; 0: none is
 };
 
 class UsageLedger final : public UsageSink {

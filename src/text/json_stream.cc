@@ -17,35 +17,43 @@ int HexValue(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
+void AppendEscape(unsigned char c, std::string* out) {
+  *out += '\\';
+  switch (c) {
+    case '"':
+    case '\\':
+      *out += static_cast<char>(c);
+      break;
+    case '\n':
+      *out += 'n';
+      break;
+    case '\r':
+      *out += 'r';
+      break;
+    case '\t':
+      *out += 't';
+      break;
+    default:
+      *out += "u00";
+      *out += kHex[c >> 4];
+      *out += kHex[c & 15];
+  }
+}
+
 }  // namespace
 
 void AppendJsonEscaped(std::string_view text, std::string* out) {
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-      case '\\':
-        *out += '\\';
-        *out += c;
-        break;
-      case '\n':
-        *out += "\\n";
-        break;
-      case '\r':
-        *out += "\\r";
-        break;
-      case '\t':
-        *out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          *out += "\\u00";
-          *out += kHex[static_cast<unsigned char>(c) >> 4];
-          *out += kHex[c & 15];
-        } else {
-          *out += c;
-        }
+  std::size_t start = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) [[likely]] {
+      continue;
     }
+    out->append(text, start, i - start);
+    AppendEscape(c, out);
+    start = i + 1;
   }
+  out->append(text, start);
 }
 
 void AppendJsonString(std::string_view text, std::string* out) {

@@ -9,7 +9,7 @@
 
 namespace inferd::text {
 
-/// Appends `text` as the inside of a JSON string.
+/// Appends `text` as the inside of a JSON string; control characters, DEL too, as escapes.
 void AppendJsonEscaped(std::string_view text, std::string* out);
 void AppendJsonString(std::string_view text, std::string* out);
 

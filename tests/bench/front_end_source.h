@@ -41,6 +41,7 @@ class TokenSource final : public leader::InferenceService {
   std::vector<leader::ReplicaStats> stats() const override { return {}; }
   const spec::ModelSpec& model() const override { return model_; }
   std::int64_t max_model_len() const override { return 1 << 20; }
+  std::int64_t max_choices() const override { return 1 << 30; }
 
  private:
   struct Live {

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 namespace inferd::api {
@@ -17,7 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kCustomIdBytes = 512;
 constexpr std::size_t kShownBytes = 80;
 
 std::string Shown(const std::string& text) {
@@ -46,8 +44,9 @@ Result<BatchLine> ReadLine(std::string_view text, std::string_view endpoint, Fau
   const Fields fields(json, fault);
   BatchLine line;
   INFERD_ASSIGN(line.custom_id, Needed(fields, "custom_id"));
-  if (line.custom_id.empty() || line.custom_id.size() > kCustomIdBytes) {
-    return FieldError(fault, "custom_id", "custom_id must have 1 to {} bytes", kCustomIdBytes);
+  if (line.custom_id.empty() || line.custom_id.size() > limits::kCustomIdBytes) {
+    return FieldError(
+        fault, "custom_id", "custom_id must have 1 to {} bytes", limits::kCustomIdBytes);
   }
   INFERD_ASSIGN(const std::string method, Needed(fields, "method"));
   if (method != "POST") {
@@ -90,56 +89,69 @@ bool IsGoodStatus(int status) { return status >= 200 && status < 300; }
 
 bool IsBatchUrl(std::string_view url) { return HandlerOf(url) != nullptr; }
 
+BatchInputReader::BatchInputReader(std::string_view text,
+                                   std::string_view endpoint,
+                                   const BatchInputLimits& limits)
+    : text_(text), endpoint_(endpoint), limits_(limits) {}
+
+void BatchInputReader::Refuse(std::string code, std::string message, std::string param) {
+  input_.errors.push_back({std::move(code), std::move(message), std::move(param), number_});
+}
+
+void BatchInputReader::ReadLineAt(std::size_t start, std::string_view line) {
+  if (line.size() > limits_.max_line_bytes) {
+    return Refuse(
+        "line_too_long",
+        fmt::format(
+            "The line has {} bytes; at most {} are taken", line.size(), limits_.max_line_bytes));
+  }
+  if (input_.lines.size() == limits_.max_lines) {
+    at_ = text_.size();
+    return Refuse("too_many_requests",
+                  fmt::format("A batch holds at most {} requests", limits_.max_lines));
+  }
+  Fault fault;
+  auto read = ReadLine(line, endpoint_, &fault);
+  if (!read.ok()) {
+    return Refuse(fault.code, read.error().message(), fault.param);
+  }
+  if (!ids_.insert(read->custom_id).second) {
+    return Refuse("duplicate_custom_id",
+                  fmt::format("The custom_id '{}' is there twice", Shown(read->custom_id)),
+                  "custom_id");
+  }
+  read->at = start;
+  read->size = line.size();
+  input_.lines.push_back(*std::move(read));
+}
+
+bool BatchInputReader::ReadOn(std::size_t bytes) {
+  const std::size_t stop = bytes < text_.size() - at_ ? at_ + bytes : text_.size();
+  while (!done() && at_ < stop) {
+    const std::size_t end = std::min(text_.find('\n', at_), text_.size());
+    const std::string_view line = Trimmed(text_.substr(at_, end - at_));
+    const std::size_t start = std::exchange(at_, std::min(end + 1, text_.size()));
+    ++number_;
+    if (line.find_first_not_of(" \t") != std::string_view::npos) {
+      ReadLineAt(start, line);
+    }
+  }
+  if (!done()) {
+    return false;
+  }
+  if (input_.lines.empty() && input_.errors.empty()) {
+    number_ = 0;
+    Refuse("empty_file", "The file has no requests");
+  }
+  return true;
+}
+
 BatchInput ReadBatchInput(std::string_view text,
                           std::string_view endpoint,
                           const BatchInputLimits& limits) {
-  BatchInput input;
-  std::unordered_set<std::string> ids;
-  std::int64_t number = 0;
-  const auto refuse = [&](std::string code, std::string message, std::string param = "") {
-    input.errors.push_back({std::move(code), std::move(message), std::move(param), number});
-  };
-  for (std::size_t at = 0; at < text.size() && input.errors.size() < limits.max_errors;) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = Trimmed(text.substr(at, end - at));
-    const std::size_t start = std::exchange(at, end + 1);
-    ++number;
-    if (line.find_first_not_of(" \t") == std::string_view::npos) {
-      continue;
-    }
-    if (line.size() > limits.max_line_bytes) {
-      refuse(
-          "line_too_long",
-          fmt::format(
-              "The line has {} bytes; at most {} are taken", line.size(), limits.max_line_bytes));
-      continue;
-    }
-    if (input.lines.size() == limits.max_lines) {
-      refuse("too_many_requests",
-             fmt::format("A batch holds at most {} requests", limits.max_lines));
-      break;
-    }
-    Fault fault;
-    auto read = ReadLine(line, endpoint, &fault);
-    if (!read.ok()) {
-      refuse(fault.code, read.error().message(), fault.param);
-      continue;
-    }
-    if (!ids.insert(read->custom_id).second) {
-      refuse("duplicate_custom_id",
-             fmt::format("The custom_id '{}' is there twice", Shown(read->custom_id)),
-             "custom_id");
-      continue;
-    }
-    read->at = start;
-    read->size = line.size();
-    input.lines.push_back(*std::move(read));
-  }
-  if (input.lines.empty() && input.errors.empty()) {
-    number = 0;
-    refuse("empty_file", "The file has no requests");
-  }
-  return input;
+  BatchInputReader reader(text, endpoint, limits);
+  [[maybe_unused]] const bool all = reader.ReadOn(text.size());
+  return reader.Take();
 }
 
 std::string BodyOf(std::string_view line) {

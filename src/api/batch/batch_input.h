@@ -4,6 +4,7 @@
 #pragma once
 
 #include "api/batch/batch_record.h"
+#include "api/core/limits.h"
 #include "inferd/result.h"
 
 #include <cstddef>
@@ -11,14 +12,16 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace inferd::api {
 
 struct BatchInputLimits {
-  std::size_t max_lines = 50'000;  // OpenAI's
-  std::size_t max_line_bytes = 32U << 20;
-  std::size_t max_errors = 100;  // then reading ends
+  std::size_t max_lines = limits::kBatchLines;
+  std::size_t max_line_bytes = limits::kBatchLineBytes;
+  std::size_t max_errors = limits::kBatchErrors;
 };
 
 struct BatchLine {
@@ -40,7 +43,35 @@ bool IsBatchUrl(std::string_view url);
 /// "/v1/chat/completions, ..."
 std::string BatchUrls();
 
-/// Every line calls `endpoint`; empty: each what it likes. `text` outlives the use of the lines.
+/// Reads an input piece by piece, so that whoever reads can do other things in between. Every line
+/// calls `endpoint`; empty: each what it likes. `text` outlives the reader and the use of the
+/// lines.
+class BatchInputReader {
+ public:
+  BatchInputReader(std::string_view text,
+                   std::string_view endpoint,
+                   const BatchInputLimits& limits);
+
+  /// Reads lines until they have about this many bytes; true: that was all.
+  bool ReadOn(std::size_t bytes);
+  /// Once all is read.
+  BatchInput Take() { return std::move(input_); }
+
+ private:
+  bool done() const { return at_ >= text_.size() || input_.errors.size() >= limits_.max_errors; }
+  void ReadLineAt(std::size_t start, std::string_view line);
+  void Refuse(std::string code, std::string message, std::string param = "");
+
+  const std::string_view text_;
+  const std::string endpoint_;
+  const BatchInputLimits limits_;
+  BatchInput input_;
+  std::unordered_set<std::string> ids_;
+  std::size_t at_ = 0;
+  std::int64_t number_ = 0;  // of the last line read
+};
+
+/// All of it at once.
 BatchInput ReadBatchInput(std::string_view text,
                           std::string_view endpoint,
                           const BatchInputLimits& limits);

@@ -3,6 +3,7 @@
 
 #include "api/core/generate_params.h"
 #include "api/core/json_writer.h"
+#include "api/files/disk.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -12,20 +13,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 namespace inferd::api {
 namespace {
 
-constexpr mode_t kPrivateFile = 0600;
 constexpr std::int64_t kPutOffMs = 250;      // when no better time is known
 constexpr std::int64_t kLostPauseMs = 1000;  // doubles with each loss of the same line
 constexpr std::int64_t kDiskPauseMs = 5000;
 constexpr int kMaxLosses = 5;  // of one line; then its error is its answer
-
-Error DiskError(std::string_view what, const std::string& path) {
-  return Internal("cannot {} {}: {}", what, path, std::strerror(errno));
-}
 
 std::string_view TextOf(const base::MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()),

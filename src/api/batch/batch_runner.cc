@@ -19,9 +19,11 @@ namespace inferd::api {
 namespace {
 
 constexpr auto kBusyWait = std::chrono::milliseconds(50);
+constexpr auto kNoWait = std::chrono::milliseconds(0);
 constexpr auto kIdleWait = std::chrono::milliseconds(1000);
 constexpr std::int64_t kDiskPauseMs = 5000;
 constexpr std::int64_t kHousekeepMs = 10'000;
+constexpr std::size_t kReadBytes = 1U << 20;  // of an input at a time
 
 std::int64_t NowMs() { return base::SteadyClock::Get().NowMs(); }
 
@@ -31,6 +33,18 @@ std::string_view TextOf(const base::MappedFile& file) {
 }
 
 }  // namespace
+
+/// A batch whose input is being read.
+struct BatchRunner::Opening {
+  Opening(BatchRecord batch, base::MappedFile file, const BatchInputLimits& limits)
+      : record(std::move(batch)),
+        text(std::move(file)),
+        reader(TextOf(text), record.endpoint, limits) {}
+
+  const BatchRecord record;
+  base::MappedFile text;
+  BatchInputReader reader;  // of the text
+};
 
 struct BatchRunner::Active {
   std::string id;
@@ -124,7 +138,9 @@ Result<BatchRecord> BatchRunner::Cancel(std::string_view owner, std::string_view
 
 void BatchRunner::Run() {
   while (!stop_.load()) {
-    auto answer = lines_->Take(active_.empty() ? kIdleWait : kBusyWait);
+    auto answer = lines_->Take(opening_ != nullptr ? kNoWait
+                               : active_.empty()   ? kIdleWait
+                                                   : kBusyWait);
     for (; answer && !stop_.load(); answer = lines_->Take(std::chrono::milliseconds(0))) {
       OnAnswer(*std::move(answer));
     }
@@ -134,6 +150,7 @@ void BatchRunner::Run() {
     if (!draining_.load()) {
       TakeUp();
     }
+    ReadOn();
     EndWhatIsOver();
     Dispatch();
     Housekeep();
@@ -143,7 +160,7 @@ void BatchRunner::Run() {
 /// Begins batches that wait: the oldest of each owner that has none running, and those that only
 /// have to be ended.
 void BatchRunner::TakeUp() {
-  if (!changed_.exchange(false)) {
+  if (opening_ != nullptr || !changed_.exchange(false)) {
     return;
   }
   for (const BatchRecord& record : store_->Unfinished()) {
@@ -156,28 +173,45 @@ void BatchRunner::TakeUp() {
     if (waits && !stop_.load()) {
       Begin(record);
     }
+    if (opening_ != nullptr) {  // one at a time; the next ones are looked for after it
+      return changed_.store(true);
+    }
   }
 }
 
 void BatchRunner::Begin(const BatchRecord& record) {
-  if (auto opened = Open(record); !opened.ok()) {
-    log::Failure("api", "{}: {}", record.id, opened.error().message());
-    Fail(record.id, {{"server_error", "The server could not read or keep this batch", "", 0}});
+  auto file = files_->Find(record.owner, record.input_file_id);
+  if (!file.ok()) {
+    return Fail(record.id, {{"file_not_found", file.error().message(), "input_file_id", 0}});
+  }
+  auto text = base::MappedFile::Open(files_->DataPath(file->id));
+  if (!text.ok()) {
+    return FailUnread(record.id, text.error());
+  }
+  opening_ = std::make_unique<Opening>(record, *std::move(text), options_.input);
+}
+
+/// Some of the input: between the parts other batches go on.
+void BatchRunner::ReadOn() {
+  if (opening_ == nullptr || !opening_->reader.ReadOn(kReadBytes)) {
+    return;
+  }
+  const std::unique_ptr<Opening> read = std::move(opening_);
+  BatchInput input = read->reader.Take();
+  if (!input.errors.empty()) {
+    return Fail(read->record.id, std::move(input.errors));
+  }
+  if (auto opened = Open(read->record, std::move(input), std::move(read->text)); !opened.ok()) {
+    FailUnread(read->record.id, opened.error());
   }
 }
 
-Result<> BatchRunner::Open(BatchRecord record) {
-  auto file = files_->Find(record.owner, record.input_file_id);
-  if (!file.ok()) {
-    Fail(record.id, {{"file_not_found", file.error().message(), "input_file_id", 0}});
-    return {};
-  }
-  INFERD_ASSIGN(base::MappedFile text, base::MappedFile::Open(files_->DataPath(file->id)));
-  BatchInput input = ReadBatchInput(TextOf(text), record.endpoint, options_.input);
-  if (!input.errors.empty()) {
-    Fail(record.id, std::move(input.errors));
-    return {};
-  }
+void BatchRunner::FailUnread(const std::string& id, const Error& error) {
+  log::Failure("api", "{}: {}", id, error.message());
+  Fail(id, {{"server_error", "The server could not read or keep this batch", "", 0}});
+}
+
+Result<> BatchRunner::Open(BatchRecord record, BatchInput input, base::MappedFile text) {
   auto active = std::make_unique<Active>();
   INFERD_ASSIGN(active->job,
                 BatchJob::Open(std::move(input),

@@ -10,6 +10,7 @@
 #include "api/batch/batch_store.h"
 #include "api/batch/line_runner.h"
 #include "api/files/file_store.h"
+#include "base/file.h"
 #include "inferd/result.h"
 
 #include <atomic>
@@ -56,11 +57,14 @@ class BatchRunner {
 
  private:
   struct Active;
+  struct Opening;
 
   void Run();
   void TakeUp();
   void Begin(const BatchRecord& record);
-  Result<> Open(BatchRecord record);
+  void ReadOn();
+  Result<> Open(BatchRecord record, BatchInput input, base::MappedFile text);
+  void FailUnread(const std::string& id, const Error& error);
   void Fail(const std::string& id, std::vector<BatchError> errors);
   void Dispatch();
   Active* NextToRun(std::int64_t now_ms);
@@ -80,6 +84,7 @@ class BatchRunner {
   std::atomic<bool> changed_{true};  // a batch was made or cancelled
 
   // The thread's own.
+  std::unique_ptr<Opening> opening_;  // null: none
   std::vector<std::unique_ptr<Active>> active_;
   std::size_t turn_ = 0;  // in active_
   std::uint64_t next_tag_ = 1;

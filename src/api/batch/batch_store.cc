@@ -170,27 +170,30 @@ BatchRecord BatchStore::Get(const std::string& id) const {
   return it->second;
 }
 
-std::vector<BatchRecord> BatchStore::Select(
-    const std::function<bool(const BatchRecord&)>& wanted) const {
+std::optional<RecordPage<BatchRecord>> BatchStore::List(std::string_view owner,
+                                                        const ListPage& page) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<const BatchRecord*> found;
+  for (const auto& [id, batch] : batches_) {
+    if (batch.owner == owner) {
+      found.push_back(&batch);
+    }
+  }
+  return PageOf(std::move(found), page);
+}
+
+std::vector<BatchRecord> BatchStore::Unfinished() const {
   std::vector<BatchRecord> found;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, batch] : batches_) {
-      if (wanted(batch)) {
+      if (!IsOver(batch.state)) {
         found.push_back(batch);
       }
     }
   }
   std::sort(found.begin(), found.end(), InOrder);
   return found;
-}
-
-std::vector<BatchRecord> BatchStore::List(std::string_view owner) const {
-  return Select([&](const BatchRecord& batch) { return batch.owner == owner; });
-}
-
-std::vector<BatchRecord> BatchStore::Unfinished() const {
-  return Select([](const BatchRecord& batch) { return !IsOver(batch.state); });
 }
 
 }  // namespace inferd::api

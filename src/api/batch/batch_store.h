@@ -4,7 +4,9 @@
 #pragma once
 
 #include "api/batch/batch_record.h"
+#include "api/core/limits.h"
 #include "api/core/metrics.h"
+#include "api/http/list_page.h"
 #include "inferd/result.h"
 
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,9 +23,9 @@
 namespace inferd::api {
 
 struct BatchStoreLimits {
-  std::size_t max_open = 1000;  // of all owners
-  std::size_t max_open_of_owner = 100;
-  std::size_t max_over = 10'000;  // kept after their end; the oldest are forgotten first
+  std::size_t max_open = limits::kOpenBatches;
+  std::size_t max_open_of_owner = limits::kOpenBatchesOfOwner;
+  std::size_t max_over = limits::kBatchesOver;
 };
 
 /// Any thread.
@@ -44,8 +47,9 @@ class BatchStore {
   Result<BatchRecord> Find(std::string_view owner, std::string_view id) const;
   /// Of any owner; it exists.
   BatchRecord Get(const std::string& id) const;
+  /// Nothing: the page begins after what is not there.
+  std::optional<RecordPage<BatchRecord>> List(std::string_view owner, const ListPage& page) const;
   /// In order of creation.
-  std::vector<BatchRecord> List(std::string_view owner) const;
   std::vector<BatchRecord> Unfinished() const;
 
   std::string OutputPath(const std::string& id) const { return folder_ + "/" + id + ".output"; }
@@ -58,7 +62,6 @@ class BatchStore {
   Result<> Write(const BatchRecord& record) const;
   void SetLocked(BatchRecord record);
   void EraseLocked(const std::string& id);
-  std::vector<BatchRecord> Select(const std::function<bool(const BatchRecord&)>& wanted) const;
   void ForgetOldest();
 
   const std::string folder_;

@@ -4,6 +4,7 @@
 #include "api/batch/endpoints.h"
 #include "api/core/fields.h"
 #include "api/core/json_parse.h"
+#include "api/core/metadata.h"
 #include "api/files/file_access.h"
 #include "base/error.h"
 
@@ -15,35 +16,6 @@ namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kMetadataKeys = 16;
-constexpr std::size_t kMetadataKeyBytes = 64;
-constexpr std::size_t kMetadataBytes = 512;  // of a value
-
-Result<std::string> ReadMetadata(const Fields& fields) {
-  const Json* const metadata = fields.Find("metadata");
-  if (metadata == nullptr) {
-    return std::string("null");
-  }
-  if (!metadata->is_object() || metadata->size() > kMetadataKeys) {
-    return FieldError(fields.fault(),
-                      "metadata",
-                      "metadata must be an object of at most {} strings",
-                      kMetadataKeys);
-  }
-  for (const auto& [key, value] : metadata->items()) {
-    if (key.size() > kMetadataKeyBytes || !value.is_string() ||
-        value.get_ref<const std::string&>().size() > kMetadataBytes) {
-      return FieldError(fields.fault(),
-                        "metadata",
-                        "each entry of metadata has a key of at most {} bytes and a string of at "
-                        "most {}",
-                        kMetadataKeyBytes,
-                        kMetadataBytes);
-    }
-  }
-  return metadata->dump();
-}
 
 /// Seconds that the files of answers are kept; 0: for ever.
 Result<std::int64_t> ReadOutputExpiry(const Fields& fields) {
@@ -82,7 +54,8 @@ Result<BatchRecord> ReadBatch(const ServerContext& context, const Fields& fields
   if (window != "24h") {
     return FieldError(fault, "completion_window", "completion_window must be 24h");
   }
-  INFERD_ASSIGN(record.metadata, ReadMetadata(fields));
+  INFERD_ASSIGN(const Json* const metadata, ReadMetadata(fields));
+  record.metadata = metadata == nullptr ? "null" : metadata->dump();
   INFERD_ASSIGN(record.output_expiry_s, ReadOutputExpiry(fields));
   auto file = context.files->Find(record.owner, record.input_file_id);
   if (!file.ok()) {

@@ -78,12 +78,14 @@ LineRunner::LineRunner(std::shared_ptr<const ServedModel> model,
                        leader::InferenceService* service,
                        Metrics* metrics,
                        tenant::Gate* gate,
-                       std::size_t max_running)
+                       std::size_t max_running,
+                       HandlerCall call)
     : model_(std::move(model)),
       service_(service),
       metrics_(metrics),
       gate_(gate),
       max_running_(max_running),
+      call_(call),
       answers_(max_running + kSpareAnswers),
       host_({.index = kHostIndex, .max_generations = max_running + 1}, service, metrics) {}
 
@@ -129,7 +131,7 @@ Result<std::unique_ptr<LineRunner::Running>> LineRunner::Prepare(const LineReque
   request.path = line.url;
   request.body = line.body;
   request.request_id = answer->request_id;
-  auto outcome = CallHandler(HandlerOf(line.url), context, request, &fault);
+  auto outcome = call_(HandlerOf(line.url), context, request, &fault);
   if (!outcome.ok()) {
     return fail(outcome.error());
   }

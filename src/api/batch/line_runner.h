@@ -8,6 +8,7 @@
 #include "api/core/generation_host.h"
 #include "api/core/metrics.h"
 #include "api/core/served_model.h"
+#include "api/http/endpoint.h"
 #include "base/bounded_queue.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
@@ -48,12 +49,13 @@ struct LineAnswer {
 
 class LineRunner {
  public:
-  /// All outlive the runner's Stop. Without `gate` nobody keeps count.
+  /// All outlive the runner's Stop. Without `gate` nobody keeps count. Lines are run by `call`.
   LineRunner(std::shared_ptr<const ServedModel> model,
              leader::InferenceService* service,
              Metrics* metrics,
              tenant::Gate* gate,
-             std::size_t max_running);
+             std::size_t max_running,
+             HandlerCall call = CallHandler);
   ~LineRunner();
   LineRunner(const LineRunner&) = delete;
   LineRunner& operator=(const LineRunner&) = delete;
@@ -82,6 +84,7 @@ class LineRunner {
   Metrics* const metrics_;
   tenant::Gate* const gate_;
   const std::size_t max_running_;
+  const HandlerCall call_;
   base::BoundedQueue<LineAnswer> answers_;
   std::atomic<bool> woken_{false};  // an empty answer is in the queue
   std::unordered_map<std::uint64_t, GenerationHost::Ticket> running_;  // 0: not with the host

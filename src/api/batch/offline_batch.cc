@@ -62,7 +62,8 @@ Result<OfflineCounts> OfflineBatch::Run(std::shared_ptr<const ServedModel> model
                                         std::size_t max_running,
                                         const std::function<bool()>& stopped,
                                         const std::function<void(const OfflineCounts&)>& progress) {
-  lines_ = std::make_unique<LineRunner>(std::move(model), service, &metrics_, nullptr, max_running);
+  lines_ = std::make_unique<LineRunner>(
+      std::move(model), service, &metrics_, nullptr, max_running, options_.call);
   std::uint64_t tag = 0;
   while (job_->left() + job_->running() > 0) {
     if (stopped()) {

@@ -6,6 +6,7 @@
 #include "api/batch/batch_job.h"
 #include "api/core/metrics.h"
 #include "api/core/served_model.h"
+#include "api/http/endpoint.h"
 #include "base/file.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
@@ -23,6 +24,7 @@ struct OfflineOptions {
   std::string output;
   bool overwrite = false;
   BatchInputLimits limits = {};
+  HandlerCall call = CallHandler;  // how a line is run
 };
 
 struct OfflineCounts {

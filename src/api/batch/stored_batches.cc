@@ -8,13 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::int64_t kDefaultLimit = 20;
 
 Outcome Answer(const BatchRecord& record) { return JsonAnswer(BatchObject(record).dump()); }
 
@@ -25,13 +24,16 @@ Result<Outcome> ListBatches(const ServerContext& context,
                             Fault* fault) {
   INFERD_TRY(NeedFiles(context, fault));
   INFERD_ASSIGN(const ListPage page,
-                ReadListPage(request.query, limits::kBatchesPerPage, kDefaultLimit, fault));
+                ReadListPage(request.query, limits::kBatchesPerPage, limits::kUsualPage, fault));
+  const auto found = context.batches->store().List(OwnerOf(context), page);
+  if (!found) {
+    return FieldError(fault, "after", kNoSuchItem);
+  }
   std::vector<Json> items;
-  for (const BatchRecord& record : context.batches->store().List(OwnerOf(context))) {
+  for (const BatchRecord& record : found->records) {
     items.push_back(BatchObject(record));
   }
-  INFERD_ASSIGN(std::string list, ListObject(std::move(items), page, kNoSuchItem, fault));
-  return JsonAnswer(std::move(list));
+  return JsonAnswer(ListObject(std::move(items), found->has_more));
 }
 
 Result<Outcome> GetBatch(const ServerContext& context, const HttpRequest& request, Fault* fault) {

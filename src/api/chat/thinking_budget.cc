@@ -71,10 +71,9 @@ class BudgetConstraint final : public leader::TokenConstraint {
     std::fill(words.begin(), words.end(), ~0U);
     if (own_ != nullptr) {
       INFERD_TRY(own_->FillMask(words));
-    } else {
-      for (const std::int32_t token : limit_->ignored_ends) {
-        Forbid(token, words);
-      }
+    }
+    for (const std::int32_t token : limit_->ignored_ends) {
+      Forbid(token, words);
     }
     if (just_closed_) {
       Forbid(limit_->reopening, words);
@@ -163,6 +162,13 @@ Result<> LimitReasoning(const ServerContext& context,
     return {};
   }
   const auto& ends = context.service.model().eos_ids;
+  const auto is_end = [&](std::int32_t token) {
+    return std::ranges::find(ends, token) != ends.end();
+  };
+  const std::vector<std::int32_t>& allowed = request->sampling.allowed_tokens;
+  // A grammar says itself when it may end. And where only ends are allowed, they must do.
+  const bool ends_ignored = request->ignore_eos && request->constraint == nullptr &&
+                            (allowed.empty() || !std::ranges::all_of(allowed, is_end));
   ConstrainToAllowed(ends, request);  // below this constraint: the closing may always come
   auto limit = std::make_shared<ReasoningLimit>();
   limit->budget = *budget;
@@ -175,7 +181,7 @@ Result<> LimitReasoning(const ServerContext& context,
   if (model.dialect.channels()) {
     limit->reopening = model.tokenizer->TokenToId(text::harmony::kReasoning).value_or(-1);
   }
-  if (request->ignore_eos) {
+  if (ends_ignored) {
     limit->ignored_ends.assign(ends.begin(), ends.end());
   }
   limit->tokenizer = model.tokenizer;

@@ -24,7 +24,7 @@ struct Fault {
   std::string param = {};  // path of the offending field ("messages[0].content"); empty: null
   std::string code = {};   // OpenAI's `error.code` ("model_not_found"); empty: null
   std::int64_t retry_after_ms = 0;  // known time until it may work; 0: not known
-  /// With --strict-requests: takes the names of the fields that the handler looked at.
+  /// With --strict-requests: takes the paths of the fields that the handler looked at.
   std::vector<std::string>* asked = nullptr;
 };
 

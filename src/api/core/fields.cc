@@ -72,8 +72,9 @@ Result<double> ToReal(const Json& value,
 }
 
 const Json* Fields::Find(std::string_view name) const {
-  if (fault_->asked != nullptr && prefix_.empty()) {
-    fault_->asked->emplace_back(name);
+  // Of lists (messages, tools) every item may carry what it likes.
+  if (fault_->asked != nullptr && prefix_.find('[') == std::string::npos) {
+    fault_->asked->push_back(Path(name));
   }
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;

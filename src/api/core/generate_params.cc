@@ -340,6 +340,15 @@ Result<> AddPrompts(const ServerContext& context,
                     GenerationSpec* spec,
                     Fault* fault) {
   const std::int64_t room = context.service.max_model_len();
+  const std::int64_t choices = static_cast<std::int64_t>(prompts.size()) * prototype.n;
+  if (choices > context.service.max_choices()) {
+    return FieldError(fault,
+                      prototype.n > 1 ? "n" : std::string(param),
+                      "the request has {} choices; this server takes at most {} at once "
+                      "(--max-waiting): ask for fewer",
+                      choices,
+                      context.service.max_choices());
+  }
   std::int64_t most_tokens = 0;
   for (auto& prompt : prompts) {
     const auto length = static_cast<std::int64_t>(prompt.size());

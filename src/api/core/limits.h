@@ -64,6 +64,19 @@ inline constexpr std::size_t kAbortNames = 1024;
 inline constexpr std::size_t kStoredResponses = 1024;
 inline constexpr std::size_t kStoredResponseBytes = 64U << 20;
 inline constexpr std::size_t kDetokenizeIds = 4'000'000;
+inline constexpr std::size_t kMetadataKeys = 16;
+inline constexpr std::size_t kMetadataKeyBytes = 64;
+inline constexpr std::size_t kMetadataBytes = 512;  // of a value
+
+// Files and batches.
+inline constexpr std::size_t kFilenameBytes = 255;
+inline constexpr std::size_t kBatchLines = 50'000;  // OpenAI's
+inline constexpr std::size_t kBatchLineBytes = 32U << 20;
+inline constexpr std::size_t kBatchErrors = 100;  // of its input; then reading ends
+inline constexpr std::size_t kCustomIdBytes = 512;
+inline constexpr std::size_t kOpenBatches = 1000;  // of all owners
+inline constexpr std::size_t kOpenBatchesOfOwner = 100;
+inline constexpr std::size_t kBatchesOver = 10'000;  // kept; the oldest are forgotten first
 
 // Numeric fields of requests.
 inline constexpr RealLimit kTemperature{"temperature", 0, 100};
@@ -98,6 +111,8 @@ inline constexpr IntLimit kSeed{
 inline constexpr IntLimit kExpirySeconds{"expires_after[seconds]", 3600, 2'592'000};
 inline constexpr IntLimit kFilesPerPage{"limit", 1, 10'000};
 inline constexpr IntLimit kBatchesPerPage{"limit", 1, 100};
+inline constexpr IntLimit kInputItemsPerPage{"limit", 1, 100};
+inline constexpr std::int64_t kUsualPage = 20;  // of both
 inline constexpr IntLimit kPriority{
     "priority", std::numeric_limits<std::int32_t>::min(), kInt32Max};
 

@@ -14,16 +14,9 @@
 #include <system_error>
 
 namespace inferd::api {
-namespace {
-
-constexpr mode_t kPrivateFile = 0600;
-
-/// For the log, and for the user at start-up: errors of a disk are not a client's.
 Error DiskError(std::string_view what, const std::string& path) {
   return Internal("cannot {} {}: {}", what, path, std::strerror(errno));
 }
-
-}  // namespace
 
 Result<> MakeFolder(const std::string& path) {
   std::error_code error;
@@ -71,6 +64,14 @@ Result<> LinkFile(const std::string& from, const std::string& to) {
     return DiskError("link " + from + " as", to);
   }
   return {};
+}
+
+Result<base::UniqueFd> OpenToRead(const std::string& path) {
+  base::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) {
+    return errno == ENOENT ? NotFound("{} is not there", path) : DiskError("open", path);
+  }
+  return fd;
 }
 
 void RemoveFile(const std::string& path) { unlink(path.c_str()); }

@@ -6,12 +6,18 @@
 #include "base/file.h"
 #include "inferd/result.h"
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace inferd::api {
 
+inline constexpr mode_t kPrivateFile = 0600;
+
+/// What errno says, for the log and for the user at start-up: errors of a disk are not a client's.
+Error DiskError(std::string_view what, const std::string& path);
 /// Makes the folder and those above it, for this user only.
 Result<> MakeFolder(const std::string& path);
 /// Names of what is in it, in any order.
@@ -22,6 +28,8 @@ Result<> WriteDurably(const std::string& folder, const std::string& name, std::s
 Result<> SyncFolder(const std::string& folder);
 /// One more name for a file; also when it is there already.
 Result<> LinkFile(const std::string& from, const std::string& to);
+/// kNotFound when it is not there.
+Result<base::UniqueFd> OpenToRead(const std::string& path);
 /// Not there: that is fine.
 void RemoveFile(const std::string& path);
 /// Held until the descriptor closes; kFailedPrecondition when another process holds it.

@@ -27,6 +27,6 @@ nlohmann::ordered_json FileObject(const FileRecord& file);
 Outcome JsonAnswer(std::string body);
 
 /// What a list of files or batches says of an `after` that is none of them.
-inline constexpr std::string_view kNoSuchItem = "after names nothing in this list";
+inline constexpr char kNoSuchItem[] = "after names nothing in this list";
 
 }  // namespace inferd::api

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
@@ -147,7 +147,7 @@ Result<FileRecord> FileStore::Add(FileRecord record, std::string_view content) {
   const std::int64_t bytes = record.bytes;
   const std::string id = record.id;
   const auto fail = [&](Error error) {
-    RemoveFile(DataPath(id));
+    Drop(id);
     GiveBack(bytes);
     return error;
   };
@@ -191,28 +191,25 @@ Result<FileRecord> FileStore::Find(std::string_view owner, std::string_view id) 
   return it->second;
 }
 
-std::vector<FileRecord> FileStore::List(std::string_view owner) const {
-  std::vector<FileRecord> found;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, file] : files_) {
-      if (file.owner == owner) {
-        found.push_back(file);
-      }
+std::optional<RecordPage<FileRecord>> FileStore::List(std::string_view owner,
+                                                      std::string_view purpose,
+                                                      const ListPage& page) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<const FileRecord*> found;
+  for (const auto& [id, file] : files_) {
+    if (file.owner == owner && (purpose.empty() || file.purpose == purpose)) {
+      found.push_back(&file);
     }
   }
-  std::sort(found.begin(), found.end(), [](const FileRecord& a, const FileRecord& b) {
-    return a.order < b.order;
-  });
-  return found;
+  return PageOf(std::move(found), page);
 }
 
-Result<std::string> FileStore::Read(const FileRecord& record) const {
-  auto content = base::ReadFile(DataPath(record.id), std::numeric_limits<std::int64_t>::max());
-  if (!content.ok() && content.error().code() == Code::kNotFound) {
+Result<base::UniqueFd> FileStore::OpenData(const FileRecord& record) const {
+  auto file = OpenToRead(DataPath(record.id));
+  if (!file.ok() && file.error().code() == Code::kNotFound) {
     return Missing(record.id);  // removed meanwhile
   }
-  return content;
+  return file;
 }
 
 void FileStore::Drop(const std::string& id) {

@@ -7,16 +7,18 @@
 // part of a path.
 #pragma once
 
+#include "api/http/list_page.h"
+#include "base/file.h"
 #include "inferd/result.h"
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace inferd::api {
 
@@ -54,9 +56,12 @@ class FileStore {
   Result<FileRecord> Adopt(FileRecord record, const std::string& path);
   /// kNotFound, also for files of others.
   Result<FileRecord> Find(std::string_view owner, std::string_view id) const;
-  /// In order of creation.
-  std::vector<FileRecord> List(std::string_view owner) const;
-  Result<std::string> Read(const FileRecord& record) const;
+  /// Those of one purpose, or (empty) all; nothing: the page begins after what is not there.
+  std::optional<RecordPage<FileRecord>> List(std::string_view owner,
+                                             std::string_view purpose,
+                                             const ListPage& page) const;
+  /// For reading; a file that is removed meanwhile can still be read to its end.
+  Result<base::UniqueFd> OpenData(const FileRecord& record) const;
   std::string DataPath(const std::string& id) const;
   /// kAborted while something holds the file.
   Result<> Remove(std::string_view owner, std::string_view id);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/files/multipart.h"
 
+#include "api/core/token_char.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -12,12 +13,6 @@ namespace {
 
 constexpr std::size_t kShownBytes = 80;
 constexpr std::size_t kBoundaryBytes = 70;  // RFC 2046, 5.1.1
-
-bool IsTokenChar(char c) {
-  const auto u = static_cast<unsigned char>(c);
-  return u > 0x20 && u < 0x7f &&
-         std::string_view("()<>@,;:\\\"/[]?={}").find(c) == std::string_view::npos;
-}
 
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {

@@ -6,7 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
@@ -31,15 +33,16 @@ Result<Outcome> ListFiles(const ServerContext& context, const HttpRequest& reque
   INFERD_ASSIGN(
       const ListPage page,
       ReadListPage(request.query, limits::kFilesPerPage, limits::kFilesPerPage.max, fault));
-  const auto purpose = QueryValue(request.query, "purpose");
-  std::vector<Json> items;
-  for (const FileRecord& file : store->List(OwnerOf(context))) {
-    if (!purpose || *purpose == file.purpose) {
-      items.push_back(FileObject(file));
-    }
+  const auto found =
+      store->List(OwnerOf(context), QueryValue(request.query, "purpose").value_or(""), page);
+  if (!found) {
+    return FieldError(fault, "after", kNoSuchItem);
   }
-  INFERD_ASSIGN(std::string list, ListObject(std::move(items), page, kNoSuchItem, fault));
-  return JsonAnswer(std::move(list));
+  std::vector<Json> items;
+  for (const FileRecord& file : found->records) {
+    items.push_back(FileObject(file));
+  }
+  return JsonAnswer(ListObject(std::move(items), found->has_more));
 }
 
 Result<Outcome> GetFile(const ServerContext& context, const HttpRequest& request, Fault* fault) {
@@ -52,7 +55,10 @@ Result<Outcome> GetFileContent(const ServerContext& context,
                                Fault* fault) {
   INFERD_ASSIGN(const FileRecord file, FindFile(context, request, fault));
   HttpResponse response;
-  INFERD_ASSIGN(response.body, context.files->Read(file));
+  auto body = std::make_shared<FileBody>();
+  INFERD_ASSIGN(body->fd, context.files->OpenData(file));
+  body->bytes = file.bytes;
+  response.file = std::move(body);
   // What a client has written must not become a page of this server.
   response.content_type = "application/octet-stream";
   response.headers = {{"X-Content-Type-Options", "nosniff"}, {"Content-Disposition", "attachment"}};

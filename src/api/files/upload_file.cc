@@ -16,14 +16,12 @@
 namespace inferd::api {
 namespace {
 
-constexpr std::size_t kFilenameBytes = 255;
-
 /// What is between the last slash and the end, without control characters: it is shown, never
 /// opened.
 std::string ShownName(std::string_view filename) {
   filename = filename.substr(filename.find_last_of("/\\") + 1);
   std::string shown;
-  for (const char c : filename.substr(0, kFilenameBytes)) {
+  for (const char c : filename.substr(0, limits::kFilenameBytes)) {
     const auto u = static_cast<unsigned char>(c);
     shown += u < 0x20 || u == 0x7f ? '_' : c;
   }

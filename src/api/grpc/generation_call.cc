@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/grpc/generation_call.h"
 
+#include "api/core/guard.h"
 #include "api/core/serving_state.h"
 #include "api/grpc/grpc_status.h"
 #include "base/clock.h"
@@ -61,7 +62,8 @@ void GenerationCall::Work(PrepareCall* prepare) {
     return EndWith(Cancelled(), {});
   }
   Fault fault;
-  auto prepared = (*prepare)(shared_->Context(record_.admission()), &fault);
+  auto prepared = Guarded(
+      record_.method(), [&] { return (*prepare)(shared_->Context(record_.admission()), &fault); });
   if (!prepared.ok()) {
     return EndWith(prepared.error(), fault);
   }

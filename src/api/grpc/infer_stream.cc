@@ -4,6 +4,7 @@
 // in the generations, and at most kQueuedMessages rendered ones here.
 #include "api/grpc/infer_stream.h"
 
+#include "api/core/guard.h"
 #include "api/core/serving_state.h"
 #include "api/grpc/grpc_status.h"
 #include "base/check.h"
@@ -174,12 +175,14 @@ void InferStream::OnCancel() {
 
 void InferStream::Prepare(Part* part) {
   Fault fault;
-  auto prepared = PrepareInferCall(
-      shared_->Context(part->admission),
-      part->request(),
-      nullptr,
-      [this](inference::ModelInferResponse response) { Emit(std::move(response)); },
-      &fault);
+  auto prepared = Guarded(record_.method(), [&] {
+    return PrepareInferCall(
+        shared_->Context(part->admission),
+        part->request(),
+        nullptr,
+        [this](inference::ModelInferResponse response) { Emit(std::move(response)); },
+        &fault);
+  });
   if (!prepared.ok()) {
     return End(part, prepared.error());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/grpc/unary_call.h"
 
+#include "api/core/guard.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -23,7 +24,7 @@ grpc::Status Answer(GrpcShared* shared,
     }
     admission = *std::move(admitted);
   }
-  const auto result = answer(shared->Context(admission), &fault);
+  const auto result = Guarded(method, [&] { return answer(shared->Context(admission), &fault); });
   if (!result.ok() && StatusOf(result.error().code()).http_status == 500) {
     log::Failure("api", "gRPC {}: {}", method, result.error().message());
   }

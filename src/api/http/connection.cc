@@ -10,7 +10,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <random>
@@ -21,6 +23,8 @@ namespace {
 
 constexpr int kReadsPerTurn = 16;  // then other connections have their turn
 constexpr std::size_t kMaxLingerBytes = 64U << 20;
+constexpr std::size_t kFilePieceBytes = 128U << 10;
+constexpr int kFilePiecesPerTurn = 8;
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 std::int64_t NowMs() { return base::SteadyClock::Get().NowMs(); }
@@ -216,7 +220,10 @@ void Connection::Refuse() {
     request_.request_id = NewRequestId();
   }
   const int status = parser_->status();
-  const Error error(status == 429 ? Code::kResourceExhausted : Code::kInvalidArgument,
+  const Error error(status == 429   ? Code::kResourceExhausted
+                    : status == 401 ? Code::kUnauthenticated
+                    : status == 403 ? Code::kPermissionDenied
+                                    : Code::kInvalidArgument,
                     parser_->reason());
   parser_.reset();
   keep_alive_ = false;
@@ -244,14 +251,45 @@ void Connection::SendResponse(HttpResponse response) {
   LogAccess(response.status);
   keep_alive_ = KeepAlive();
   const bool no_body = request_.method == "HEAD" || response.status == 204;
-  std::string bytes = ResponseHead(
-      response, request_, static_cast<long>(response.body.size()), keep_alive_, more_head_);
-  if (!no_body) {
+  const long size = response.file != nullptr ? static_cast<long>(response.file->bytes)
+                                             : static_cast<long>(response.body.size());
+  std::string bytes = ResponseHead(response, request_, size, keep_alive_, more_head_);
+  if (!no_body && response.file == nullptr) {
     bytes += response.body;
+  } else if (!no_body) {
+    file_ = std::move(response.file);
+    file_at_ = 0;
   }
-  if (Send(bytes) && unsent_.empty()) {
-    EndResponse();
+  if (!Send(bytes) || !unsent_.empty()) {
+    return;
   }
+  file_ == nullptr ? EndResponse() : SendFile();
+}
+
+/// Reads from the file what the socket takes; memory holds one piece at a time.
+void Connection::SendFile() {
+  std::string piece;
+  for (int i = 0; i < kFilePiecesPerTurn && file_at_ < file_->bytes; ++i) {
+    piece.resize(
+        static_cast<std::size_t>(std::min<std::int64_t>(kFilePieceBytes, file_->bytes - file_at_)));
+    const ssize_t n = pread(file_->fd.get(), piece.data(), piece.size(), file_at_);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n <= 0) {  // the length is announced already: only the connection's end can tell
+      log::Failure("api", "an answer's file ends early id={}", request_.request_id);
+      return Close(false);
+    }
+    file_at_ += n;
+    progress_ms_ = NowMs();
+    if (!Send(std::string_view(piece).substr(0, static_cast<std::size_t>(n))) || !unsent_.empty()) {
+      return;  // OnWritable goes on
+    }
+  }
+  if (file_at_ < file_->bytes) {
+    return WaitWritable();  // other connections have their turn
+  }
+  EndResponse();
 }
 
 void Connection::LogAccess(int status) const {
@@ -272,7 +310,7 @@ void Connection::LogAccess(int status) const {
 
 bool Connection::Send(std::string_view bytes) {
   if (!unsent_.empty()) {
-    unsent_.append(bytes);
+    unsent_.Append(bytes);
     return true;
   }
   while (!bytes.empty()) {
@@ -288,7 +326,7 @@ bool Connection::Send(std::string_view bytes) {
       Close(true);
       return false;
     }
-    unsent_.assign(bytes);
+    unsent_.Append(bytes);
     progress_ms_ = NowMs();
     WaitWritable();
     break;
@@ -314,23 +352,26 @@ void Connection::OnWritable() {
   if (read_wants_write_) {
     read_wants_write_ = false;
     OnReadable();
-    if (state_ == State::kClosed || unsent_.empty()) {
+    if (state_ == State::kClosed || (unsent_.empty() && file_ == nullptr)) {
       return;
     }
   }
-  const ssize_t n = Transmit(unsent_);
-  if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-    return Close(true);
-  }
-  if (n > 0) {
-    progress_ms_ = NowMs();
-    unsent_.erase(0, static_cast<std::size_t>(n));
+  if (!unsent_.empty()) {
+    const ssize_t n = Transmit(unsent_.view());
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      return Close(true);
+    }
+    if (n > 0) {
+      progress_ms_ = NowMs();
+      unsent_.Drop(static_cast<std::size_t>(n));
+    }
   }
   if (!unsent_.empty()) {
     return WaitWritable();
   }
-  std::string().swap(unsent_);
-  if (state_ == State::kWriting) {
+  if (file_ != nullptr) {
+    SendFile();
+  } else if (state_ == State::kWriting) {
     EndResponse();
   } else if (state_ == State::kGenerating) {
     Flush();
@@ -339,6 +380,7 @@ void Connection::OnWritable() {
 
 void Connection::EndResponse() {
   generation_.reset();
+  file_.reset();
   head_sent_ = false;
   failure_logged_ = false;
   behind_ms_ = 0;
@@ -398,8 +440,10 @@ void Connection::Tick(std::int64_t now_ms) {
   bool late = waited > options.head_timeout_ms;
   if (parser_->head_done()) {
     const std::int64_t over = now_ms - body_since_ms_ - options.body_grace_ms;
-    late = over > 0 &&
-           static_cast<std::int64_t>(body_bytes_) * 1000 < over * options.min_body_bytes_per_s;
+    // One that holds a place keeps others out of it.
+    const std::int64_t rate =
+        parser_->has_upload_place() ? options.min_upload_bytes_per_s : options.min_body_bytes_per_s;
+    late = over > 0 && static_cast<std::int64_t>(body_bytes_) * 1000 < over * rate;
   }
   if (late) {
     request_ = parser_->Partial();
@@ -435,6 +479,7 @@ void Connection::Close(bool client_left) {
   }
   generation_.reset();
   parser_.reset();
+  file_.reset();
   if (tls_ != nullptr) {
     tls_->Shutdown();
   }

@@ -10,6 +10,7 @@
 #include "api/http/http_parser.h"
 #include "api/http/io_thread.h"
 #include "api/http/tls.h"
+#include "api/http/unsent_bytes.h"
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
@@ -40,7 +41,6 @@ struct IoState {
   IoThread* thread = nullptr;
   std::uint32_t index = 0;
   HttpOptions options;
-  int upload_places = 0;  // left; given back by connections, hence above them
   BodyLimits body_limits;
   Dispatcher* dispatcher = nullptr;
   leader::InferenceService* service = nullptr;
@@ -101,6 +101,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Refuse();
   void SendResponse(HttpResponse response);
   bool Send(std::string_view bytes);
+  void SendFile();
   ssize_t Receive(char* to, std::size_t size);
   ssize_t Transmit(std::string_view bytes);
   void AppendStreamHead(std::string* out);
@@ -123,8 +124,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string more_head_;     // header lines of its answer, from the dispatcher
   std::int64_t request_ns_ = 0;
   std::unique_ptr<HttpParser> parser_;
-  std::string in_;      // received, not parsed
-  std::string unsent_;  // wire bytes that the socket would not take
+  std::string in_;  // received, not parsed
+  UnsentBytes unsent_;
+  std::shared_ptr<const FileBody> file_;  // what is left of the answer, behind unsent_
+  std::int64_t file_at_ = 0;
   std::unique_ptr<Generation> generation_;
   std::vector<leader::StreamId> streams_;
   std::size_t body_bytes_ = 0;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/http/endpoint.h"
 
-#include "base/error.h"
-
-#include <exception>
+#include "api/core/guard.h"
 
 namespace inferd::api {
 
@@ -11,11 +9,7 @@ Result<Outcome> CallHandler(Handler handler,
                             const ServerContext& context,
                             const HttpRequest& request,
                             Fault* fault) {
-  try {
-    return handler(context, request, fault);
-  } catch (const std::exception& error) {
-    return Internal("{} {}: {}", request.method, request.path, error.what());
-  }
+  return Guarded(request.path, [&] { return handler(context, request, fault); });
 }
 
 }  // namespace inferd::api

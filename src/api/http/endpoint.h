@@ -31,6 +31,9 @@ Result<Outcome> CallHandler(Handler handler,
                             const HttpRequest& request,
                             Fault* fault);
 
+/// CallHandler, or one that asks more of a request.
+using HandlerCall = decltype(&CallHandler);
+
 /// Where a handler runs. Inline ones only read atomics.
 enum class Place { kInline, kLight, kHeavy };
 
@@ -45,6 +48,8 @@ struct Endpoint {
   std::string (*error_body)(const Error& error, const Fault& fault) = ErrorBody;
   /// What a key must be good for, when the server has keys. Open ones are few and say so.
   tenant::Scope scope = tenant::Scope::kInference;
+  /// Its bodies may be as long as HttpOptions::max_upload_bytes, some at a time.
+  bool takes_uploads = false;
 };
 
 }  // namespace inferd::api

@@ -2,6 +2,10 @@
 // A request as handlers see it and an answer as they give it; plain data.
 #pragma once
 
+#include "base/file.h"
+
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,11 +30,19 @@ struct HttpRequest {
   int version_minor = 1;                // HTTP/1.x
   std::string inference_header_length;  // Inference-Header-Content-Length, of KServe's clients
   bool keep_alive = true;
+  std::shared_ptr<const void> upload_place;  // of a long body: held until its bytes are gone
+};
+
+/// A body that is sent from a file, piece by piece.
+struct FileBody {
+  base::UniqueFd fd;
+  std::int64_t bytes = 0;
 };
 
 struct HttpResponse {
   int status = 200;
   std::string body;
+  std::shared_ptr<const FileBody> file;  // the body instead, when there is one
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;  // besides the usual ones
 };

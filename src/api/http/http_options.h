@@ -23,11 +23,12 @@ struct HttpOptions {
   std::size_t request_queue = 1024;  // requests that wait for those; beyond: 429
   std::size_t max_connections = 8192;
   std::size_t max_body_bytes = 32U << 20;
-  std::size_t max_upload_bytes = 0;       // of POST /v1/files; not above max_body_bytes: the same
-  int max_long_uploads = 4;               // per I/O thread: bodies above max_body_bytes at once
+  std::size_t max_upload_bytes = 0;       // of uploads; not above max_body_bytes: the same
+  int max_long_uploads = 4;               // bodies above max_body_bytes at once
   std::int64_t head_timeout_ms = 10'000;  // from accept, or from the first byte of a later request
   std::int64_t body_grace_ms = 10'000;    // after it a body must come at min_body_bytes_per_s
   std::int64_t min_body_bytes_per_s = 1024;
+  std::int64_t min_upload_bytes_per_s = 128 << 10;  // of bodies above max_body_bytes
   std::int64_t idle_timeout_ms = 75'000;
   std::int64_t stall_timeout_ms =
       60'000;  // the client takes no bytes, or stays behind by soft_backlog_bytes

@@ -2,6 +2,7 @@
 #include "api/http/http_parser.h"
 
 #include "api/core/limits.h"
+#include "api/core/token_char.h"
 #include "api/http/chunk_scanner.h"
 
 #include <boost/beast/http/error.hpp>
@@ -15,13 +16,7 @@ namespace inferd::api {
 namespace http = boost::beast::http;
 namespace {
 
-constexpr std::string_view kUploadPath = "/v1/files";
-
-bool IsTokenChar(char c) {
-  const auto u = static_cast<unsigned char>(c);
-  return u > 0x20 && u < 0x7f &&
-         std::string_view("()<>@,;:\\\"/[]?={}").find(c) == std::string_view::npos;
-}
+constexpr int kTooLong = 413;
 
 /// host[:port] and nothing else: a name, an IPv4 address or a bracketed IPv6 address.
 bool IsHostPort(std::string_view host) {
@@ -181,7 +176,6 @@ struct HttpParser::Impl {
   bool continued = false;
   HttpRequest head;  // filled by CheckHead
   BodyLimits limits;
-  bool has_place = false;  // one of limits.upload_places
 };
 
 HttpParser::HttpParser(const BodyLimits& limits) : impl_(std::make_unique<Impl>()) {
@@ -193,11 +187,7 @@ HttpParser::HttpParser(const BodyLimits& limits) : impl_(std::make_unique<Impl>(
   impl_->parser.body_limit(std::max(limits.max_bytes, limits.max_upload_bytes));
 }
 
-HttpParser::~HttpParser() {
-  if (impl_->has_place) {
-    ++*impl_->limits.upload_places;
-  }
-}
+HttpParser::~HttpParser() = default;
 
 HttpParser::State HttpParser::Bad(int status, std::string reason) {
   status_ = status;
@@ -206,6 +196,7 @@ HttpParser::State HttpParser::Bad(int status, std::string reason) {
 }
 
 bool HttpParser::head_done() const { return impl_->checked; }
+bool HttpParser::has_upload_place() const { return impl_->head.upload_place != nullptr; }
 
 HttpParser::State HttpParser::Feed(std::string_view input, std::size_t* used) {
   *used = 0;
@@ -331,25 +322,21 @@ bool HttpParser::CheckHead() {
 /// Beast has held the body's length against the limit of uploads, which is the higher one.
 bool HttpParser::CheckLength() {
   const BodyLimits& limits = impl_->limits;
-  const auto& message = impl_->parser.get();
   const auto length = impl_->parser.content_length();
   if (limits.max_upload_bytes <= limits.max_bytes || (length && *length <= limits.max_bytes)) {
     return true;
   }
-  if (message.method() == http::verb::post && impl_->head.path == kUploadPath) {
-    if (*limits.upload_places <= 0) {
-      Bad(429, "as many long uploads run as this server takes at once; try again soon");
-      return false;
-    }
-    --*limits.upload_places;
-    impl_->has_place = true;
+  LongBody answer = limits.gate->AdmitLongBody(impl_->head);
+  if (answer.place != nullptr) {
+    impl_->head.upload_place = std::move(answer.place);
     return true;
   }
   impl_->parser.body_limit(limits.max_bytes);
-  if (length) {
-    Bad(413, "the body is larger than this server takes");
+  if (length || answer.status != kTooLong) {
+    Bad(answer.status, std::move(answer.reason));
+    return false;
   }
-  return !length;
+  return true;
 }
 
 bool HttpParser::TakeContinue() {
@@ -370,6 +357,7 @@ HttpRequest HttpParser::Take() {
 HttpRequest HttpParser::Partial() const {
   HttpRequest request = impl_->head;
   request.keep_alive = false;
+  request.upload_place.reset();
   return request;
 }
 

@@ -35,12 +35,25 @@ class HeadScanner {
   std::string_view reason_;
 };
 
-/// How long a body may be. Uploads (POST /v1/files) may be longer than others, but only as many at
-/// once as there are places: a body is held in memory.
+/// Whether a body that is longer than most may come.
+struct LongBody {
+  int status = 0;  // 0: it may; else of the refusal
+  std::string reason;
+  std::shared_ptr<const void> place;  // held as long as the body is: it lies in memory
+};
+
+/// Asked for each body that may be longer than BodyLimits::max_bytes, before any of it is read.
+class LongBodyGate {
+ public:
+  virtual ~LongBodyGate() = default;
+  virtual LongBody AdmitLongBody(const HttpRequest& head) = 0;
+};
+
+/// How long a body may be.
 struct BodyLimits {
   std::size_t max_bytes = 0;
-  std::size_t max_upload_bytes = 0;  // not above max_bytes: uploads are like others
-  int* upload_places = nullptr;      // those left, of one I/O thread; needed for longer uploads
+  std::size_t max_upload_bytes = 0;  // not above max_bytes: no body may be longer
+  LongBodyGate* gate = nullptr;      // needed for longer ones; outlives the parser
 };
 
 /// Lives only while a request is being read. Single-threaded.
@@ -57,6 +70,7 @@ class HttpParser {
   State Feed(std::string_view input, std::size_t* used);
 
   bool head_done() const;
+  bool has_upload_place() const;
   /// True once, when the client waits for "100 Continue" before it sends the body.
   bool TakeContinue();
   /// After kDone.

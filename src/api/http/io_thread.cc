@@ -221,9 +221,7 @@ IoThread::IoThread(std::uint32_t index,
   impl_->state.thread = this;
   impl_->state.index = index;
   impl_->state.options = options;
-  impl_->state.upload_places = options.max_long_uploads;
-  impl_->state.body_limits = {
-      options.max_body_bytes, options.max_upload_bytes, &impl_->state.upload_places};
+  impl_->state.body_limits = {options.max_body_bytes, options.max_upload_bytes, dispatcher};
   impl_->state.dispatcher = dispatcher;
   impl_->state.service = service;
   impl_->state.metrics = metrics;

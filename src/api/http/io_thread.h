@@ -13,6 +13,7 @@
 #include "api/core/metrics.h"
 #include "api/http/http_message.h"
 #include "api/http/http_options.h"
+#include "api/http/http_parser.h"
 #include "api/http/listener.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
@@ -36,9 +37,8 @@ class RunningRequests;
 
 /// Called on the I/O thread for each request; must not block. Answers by Respond or Start, at once
 /// or by way of Post.
-class Dispatcher {
+class Dispatcher : public LongBodyGate {
  public:
-  virtual ~Dispatcher() = default;
   virtual void Dispatch(IoThread* io, RequestKey key, HttpRequest request) = 0;
   /// New connections and keep-alive end after the current answer.
   virtual bool draining() const = 0;

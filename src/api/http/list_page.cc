@@ -48,29 +48,34 @@ Result<ListPage> ReadListPage(std::string_view query,
   return page;
 }
 
-Result<std::string> ListObject(std::vector<Json> items,
-                               const ListPage& page,
-                               std::string_view missing,
-                               Fault* fault) {
-  if (!page.ascending) {
-    std::reverse(items.begin(), items.end());
-  }
-  auto first = items.begin();
+std::optional<PageCut> CutPage(std::span<const std::string_view> ids, const ListPage& page) {
+  const std::size_t count = ids.size();
+  const auto item_at = [&](std::size_t i) { return page.ascending ? i : count - 1 - i; };
+  std::size_t first = 0;
   if (!page.after.empty()) {
-    first = std::find_if(
-        items.begin(), items.end(), [&](const Json& item) { return item["id"] == page.after; });
-    if (first == items.end()) {
-      return FieldError(fault, "after", "{}", missing);
+    while (first < count && ids[item_at(first)] != page.after) {
+      ++first;
     }
-    ++first;
+    if (first++ == count) {
+      return std::nullopt;
+    }
   }
-  const auto count = std::min<std::int64_t>(page.limit, items.end() - first);
-  const Json data(Json::array_t(first, first + count));
+  PageCut cut;
+  const std::size_t last = std::min(count, first + static_cast<std::size_t>(page.limit));
+  for (std::size_t i = first; i < last; ++i) {
+    cut.items.push_back(item_at(i));
+  }
+  cut.has_more = last < count;
+  return cut;
+}
+
+std::string ListObject(std::vector<Json> items, bool has_more) {
+  const Json data(std::move(items));
   const Json list = {{"object", "list"},
                      {"data", data},
                      {"first_id", data.empty() ? Json() : data.front()["id"]},
                      {"last_id", data.empty() ? Json() : data.back()["id"]},
-                     {"has_more", first + count != items.end()}};
+                     {"has_more", has_more}};
   return list.dump();
 }
 

@@ -8,8 +8,11 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,11 +33,43 @@ Result<ListPage> ReadListPage(std::string_view query,
                               std::int64_t default_limit,
                               Fault* fault);
 
-/// The page of `items` (objects with an id, oldest first) as a list object. `missing` is said of an
-/// `after` that is none of them.
-Result<std::string> ListObject(std::vector<nlohmann::ordered_json> items,
-                               const ListPage& page,
-                               std::string_view missing,
-                               Fault* fault);
+/// Which items are on the page, in its order, by their place in `ids` (oldest first). Nothing:
+/// `after` is none of them.
+struct PageCut {
+  std::vector<std::size_t> items;
+  bool has_more = false;
+};
+std::optional<PageCut> CutPage(std::span<const std::string_view> ids, const ListPage& page);
+
+/// The records of a page.
+template <class Record>
+struct RecordPage {
+  std::vector<Record> records;
+  bool has_more = false;
+};
+
+/// Of records with an id and an order, given in any order; only those of the page are copied.
+template <class Record>
+std::optional<RecordPage<Record>> PageOf(std::vector<const Record*> all, const ListPage& page) {
+  std::sort(
+      all.begin(), all.end(), [](const Record* a, const Record* b) { return a->order < b->order; });
+  std::vector<std::string_view> ids;
+  ids.reserve(all.size());
+  for (const Record* const one : all) {
+    ids.push_back(one->id);
+  }
+  const auto cut = CutPage(ids, page);
+  if (!cut) {
+    return std::nullopt;
+  }
+  RecordPage<Record> made{{}, cut->has_more};
+  for (const std::size_t item : cut->items) {
+    made.records.push_back(*all[item]);
+  }
+  return made;
+}
+
+/// The items of a page (objects with an id) as a list object.
+std::string ListObject(std::vector<nlohmann::ordered_json> items, bool has_more);
 
 }  // namespace inferd::api

@@ -3,6 +3,7 @@
 #include "api/chat/chat_request.h"
 #include "api/core/constraint.h"
 #include "api/core/json_parse.h"
+#include "api/core/metadata.h"
 #include "api/core/owner.h"
 #include "api/responses/endpoints.h"
 #include "api/responses/response_format.h"
@@ -17,8 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr IntLimit kMaxOutputTokens{"max_output_tokens", 1, limits::kInt32Max};
-constexpr std::size_t kMetadataKeys = 16;
-constexpr std::size_t kMetadataBytes = 512;  // of a value
 
 /// A parameter that would change the answer and is not supported; `idle` values ask for nothing.
 struct Refused {
@@ -99,30 +98,6 @@ Result<> ReadParams(const ServerContext& context, const Fields& fields, ChatRequ
   }
   if (const Json* const format = inner.Find("format")) {
     INFERD_ASSIGN(params.grammar, ReadFormat(context, *format, "text.format", fields.fault()));
-  }
-  return {};
-}
-
-Result<> CheckMetadata(const Fields& fields) {
-  INFERD_ASSIGN(const Json* const metadata, ObjectField(fields, "metadata"));
-  if (metadata == nullptr) {
-    return {};
-  }
-  if (metadata->size() > kMetadataKeys) {
-    return FieldError(fields.fault(),
-                      "metadata",
-                      "metadata has {} keys; at most {} are allowed",
-                      metadata->size(),
-                      kMetadataKeys);
-  }
-  for (const auto& [key, value] : metadata->items()) {
-    if (!value.is_string() || value.get_ref<const std::string&>().size() > kMetadataBytes) {
-      return FieldError(fields.fault(),
-                        "metadata." + key,
-                        "metadata.{} must be a string of at most {} bytes",
-                        key,
-                        kMetadataBytes);
-    }
   }
   return {};
 }
@@ -215,7 +190,7 @@ Result<Outcome> CreateResponse(const ServerContext& context,
   const Fields fields(body, fault);
   INFERD_TRY(CheckModel(context, fields));
   INFERD_TRY(RefuseUnsupported(fields));
-  INFERD_TRY(CheckMetadata(fields));
+  INFERD_TRY(ReadMetadata(fields));
   INFERD_ASSIGN(const bool store, fields.BoolOr("store", true));
   INFERD_ASSIGN(const auto instructions, fields.String("instructions"));
   INFERD_ASSIGN(const auto previous_id, fields.String("previous_response_id"));

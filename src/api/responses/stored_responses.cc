@@ -14,14 +14,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr IntLimit kLimit{"limit", 1, 100};
-constexpr std::int64_t kDefaultLimit = 20;
 
 Result<std::shared_ptr<const StoredResponse>> Find(const ServerContext& context,
                                                    const HttpRequest& request,
@@ -87,14 +85,23 @@ Result<Outcome> ListInputItems(const ServerContext& context,
                                const HttpRequest& request,
                                Fault* fault) {
   INFERD_ASSIGN(const auto stored, Find(context, request, fault));
-  INFERD_ASSIGN(const ListPage page, ReadListPage(request.query, kLimit, kDefaultLimit, fault));
+  INFERD_ASSIGN(const ListPage page,
+                ReadListPage(request.query, limits::kInputItemsPerPage, limits::kUsualPage, fault));
   Json items = Json::parse(stored->input_items);
+  std::vector<std::string_view> ids;
+  for (const Json& item : items) {
+    ids.push_back(item["id"].get_ref<const std::string&>());
+  }
+  const auto cut = CutPage(ids, page);
+  if (!cut) {
+    return FieldError(fault, "after", "after names no item of this response");
+  }
+  std::vector<Json> shown;
+  for (const std::size_t item : cut->items) {
+    shown.push_back(std::move(items[item]));
+  }
   HttpResponse response;
-  INFERD_ASSIGN(response.body,
-                ListObject(std::move(items.get_ref<Json::array_t&>()),
-                           page,
-                           "after names no item of this response",
-                           fault));
+  response.body = ListObject(std::move(shown), cut->has_more);
   return Outcome(std::move(response));
 }
 

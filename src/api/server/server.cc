@@ -26,29 +26,14 @@ constexpr std::size_t kFormBytes = 64U << 10;
 
 std::int64_t NowNs() { return base::SteadyClock::Get().NowNs(); }
 
-Result<Outcome> RunStrictly(const Endpoint& endpoint,
-                            const ServerContext& context,
-                            const HttpRequest& request,
-                            Fault* fault) {
-  std::vector<std::string> asked;
-  fault->asked = &asked;
-  auto outcome = CallHandler(endpoint.handler, context, request, fault);
-  fault->asked = nullptr;
-  if (outcome.ok()) {
-    INFERD_TRY(RefuseUnknownFields(endpoint, request.body, asked, fault));
-  }
-  return outcome;
-}
-
 /// Runs on a request thread, or on the I/O thread for what only reads atomics.
 Outcome RunHandler(const Endpoint& endpoint,
                    const ServerContext& context,
                    const HttpRequest& request,
                    bool strict = false) {
   Fault fault;
-  auto outcome = strict && IsCheckedStrictly(endpoint)
-                     ? RunStrictly(endpoint, context, request, &fault)
-                     : CallHandler(endpoint.handler, context, request, &fault);
+  const auto call = strict && IsCheckedStrictly(endpoint) ? CallStrictly : CallHandler;
+  auto outcome = call(endpoint.handler, context, request, &fault);
   if (outcome.ok()) {
     return *std::move(outcome);
   }
@@ -121,7 +106,12 @@ Result<> Server::OpenStorage(StorageOptions storage) {
   batches_ = std::make_unique<BatchRunner>(
       std::move(storage.batches), batch_store_.get(), files_.get(), &metrics_);
   batches_->Start(
-      std::make_unique<LineRunner>(model_, service_, &metrics_, gate_.get(), max_running));
+      std::make_unique<LineRunner>(model_,
+                                   service_,
+                                   &metrics_,
+                                   gate_.get(),
+                                   max_running,
+                                   options_.strict_requests ? CallStrictly : CallHandler));
   // Beside the file a form holds its other parts and their heads.
   options_.max_upload_bytes = static_cast<std::size_t>(storage.files.max_file_bytes) + kFormBytes;
   return {};
@@ -194,6 +184,26 @@ Result<std::shared_ptr<tenant::Admission>> Server::Admit(const HttpRequest& requ
                        .operation = endpoint == nullptr ? "" : endpoint->path,
                        .request_id = request.request_id},
                       refusal);
+}
+
+/// On I/O threads. Whoever may not upload is told before a place is taken.
+LongBody Server::AdmitLongBody(const HttpRequest& head) {
+  const Route route = FindRoute(head.method, head.path);
+  if (route.endpoint == nullptr || !route.endpoint->takes_uploads) {
+    return {413, "the body is larger than this server takes", nullptr};
+  }
+  if (gate_ != nullptr) {
+    if (const auto checked = gate_->Check({.key = head.key, .scope = route.endpoint->scope});
+        !checked.ok()) {
+      return {StatusOf(checked.error().code()).http_status, checked.error().message(), nullptr};
+    }
+  }
+  if (long_bodies_->fetch_add(1) >= options_.max_long_uploads) {
+    long_bodies_->fetch_sub(1);
+    return {429, "as many long uploads run as this server takes at once; try again soon", nullptr};
+  }
+  const auto give_back = [places = long_bodies_](const int*) { places->fetch_sub(1); };
+  return {0, "", std::shared_ptr<const int>(&options_.max_long_uploads, give_back)};
 }
 
 void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
@@ -269,6 +279,8 @@ RequestPool::Job Server::MakeJob(IoThread* io,
           more = std::move(more)]() mutable {
     auto outcome =
         std::make_shared<Outcome>(RunHandler(endpoint, context, request, options_.strict_requests));
+    std::string().swap(request.body);
+    request.upload_place.reset();  // free before its client can read the answer
     if (context.admission != nullptr) {
       more += RateLimitLines(context.admission->Limits());
       context.admission.reset();  // a place is free before its client can read the answer

@@ -72,6 +72,7 @@ class Server : public Dispatcher {
          leader::InferenceService* service,
          std::shared_ptr<tenant::Gate> gate);
   void Dispatch(IoThread* io, RequestKey key, HttpRequest request) override;
+  LongBody AdmitLongBody(const HttpRequest& head) override;
   Result<std::shared_ptr<tenant::Admission>> Admit(const HttpRequest& request,
                                                    const Endpoint* endpoint,
                                                    tenant::Refusal* refusal);
@@ -92,6 +93,7 @@ class Server : public Dispatcher {
   Metrics metrics_;
   ResponseStore responses_{limits::kStoredResponses, limits::kStoredResponseBytes};
   RunningRequests running_;
+  std::shared_ptr<std::atomic<int>> long_bodies_ = std::make_shared<std::atomic<int>>(0);
   base::UniqueFd storage_lock_;
   std::unique_ptr<FileStore> files_;  // null: none are kept, nor batches
   std::unique_ptr<BatchStore> batch_store_;

@@ -9,8 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace inferd::api {
 namespace {
@@ -37,6 +42,80 @@ const std::map<std::string_view, Names>& DocumentedFields() {
   return fields;
 }
 
+/// Objects within a body of which all fields are known here, whether or not a handler looks at
+/// them: what stands beside is a mistake.
+struct KnownObject {
+  std::string_view path;
+  std::initializer_list<std::string_view> fields;
+};
+constexpr KnownObject kKnownObjects[] = {
+    {"stream_options", {"include_usage", "continuous_usage_stats", "include_obfuscation"}},
+    {"response_format", {"type", "json_schema"}},
+    {"response_format.json_schema", {"name", "description", "schema", "strict"}},
+    {"structured_outputs", {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}},
+    {"reasoning", {"effort", "summary", "generate_summary"}},
+    {"text", {"format", "verbosity"}},
+    {"thinking", {"type", "budget_tokens"}},
+};
+
+/// The object at a dotted path of a body; nullptr: there is none.
+const Json* ObjectAt(const Json& body, std::string_view path) {
+  const Json* at = &body;
+  while (at->is_object()) {
+    const std::string_view name = path.substr(0, path.find('.'));
+    const auto found = at->find(name);
+    if (found == at->end()) {
+      return nullptr;
+    }
+    at = &*found;
+    if (name.size() == path.size()) {
+      return at->is_object() ? at : nullptr;
+    }
+    path.remove_prefix(name.size() + 1);
+  }
+  return nullptr;
+}
+
+Error UnknownField(const std::string& path, Fault* fault) {
+  fault->code = "unknown_parameter";
+  return FieldError(fault,
+                    path,
+                    "Unknown field '{}'. This server was started with --strict-requests; "
+                    "/openapi.json lists what it knows",
+                    path);
+}
+
+Result<> RefuseUnknownFields(std::string_view path,
+                             std::string_view body,
+                             std::span<const std::string> asked,
+                             Fault* fault) {
+  INFERD_ASSIGN(const Json json, ParseJsonObject(body, fault));
+  const auto was_asked = [&](const std::string& name) {
+    return std::ranges::find(asked, name) != asked.end();
+  };
+  const auto documented = DocumentedFields().find(path);
+  for (const auto& field : json.items()) {
+    const std::string& name = field.key();
+    if (!was_asked(name) &&
+        (documented == DocumentedFields().end() || !documented->second.contains(name))) {
+      return UnknownField(name, fault);
+    }
+  }
+  for (const KnownObject& known : kKnownObjects) {
+    const Json* const object = ObjectAt(json, known.path);
+    if (object == nullptr) {
+      continue;
+    }
+    for (const auto& field : object->items()) {
+      const std::string name = std::string(known.path) + "." + field.key();
+      if (!was_asked(name) && std::ranges::find(known.fields, field.key()) == known.fields.end()) {
+        return UnknownField(name, fault);
+      }
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 bool IsCheckedStrictly(const Endpoint& endpoint) {
@@ -49,27 +128,18 @@ bool IsCheckedStrictly(const Endpoint& endpoint) {
          std::ranges::find(kOthers, endpoint.path) == std::end(kOthers);
 }
 
-Result<> RefuseUnknownFields(const Endpoint& endpoint,
-                             std::string_view body,
-                             std::span<const std::string> asked,
+Result<Outcome> CallStrictly(Handler handler,
+                             const ServerContext& context,
+                             const HttpRequest& request,
                              Fault* fault) {
-  INFERD_ASSIGN(const Json json, ParseJsonObject(body, fault));
-  const auto documented = DocumentedFields().find(endpoint.path);
-  for (const auto& field : json.items()) {
-    const std::string& name = field.key();
-    const bool known =
-        std::ranges::find(asked, name) != asked.end() ||
-        (documented != DocumentedFields().end() && documented->second.contains(name));
-    if (!known) {
-      fault->code = "unknown_parameter";
-      return FieldError(fault,
-                        name,
-                        "Unknown field '{}'. This server was started with --strict-requests; "
-                        "/openapi.json lists what it knows",
-                        name);
-    }
+  std::vector<std::string> asked;
+  fault->asked = &asked;
+  auto outcome = CallHandler(handler, context, request, fault);
+  fault->asked = nullptr;
+  if (outcome.ok()) {
+    INFERD_TRY(RefuseUnknownFields(request.path, request.body, asked, fault));
   }
-  return {};
+  return outcome;
 }
 
 }  // namespace inferd::api

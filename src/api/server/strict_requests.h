@@ -5,21 +5,18 @@
 #include "api/http/endpoint.h"
 #include "inferd/result.h"
 
-#include <span>
-#include <string>
-#include <string_view>
-
 namespace inferd::api {
 
 /// Whether such a request is checked. It is where an outcome that is thrown away has changed
 /// nothing: generations that have not begun, scores, vectors, tokens.
 bool IsCheckedStrictly(const Endpoint& endpoint);
 
-/// Refuses the first field of the body that is neither in this server's OpenAPI document nor among
-/// `asked`, what the handler looked at. Call it after the handler has accepted the body.
-Result<> RefuseUnknownFields(const Endpoint& endpoint,
-                             std::string_view body,
-                             std::span<const std::string> asked,
+/// As CallHandler, and refuses the first field of an accepted body that is neither in this server's
+/// OpenAPI document nor among what the handler looked at; within objects too, where it knows all
+/// that may be in them.
+Result<Outcome> CallStrictly(Handler handler,
+                             const ServerContext& context,
+                             const HttpRequest& request,
                              Fault* fault);
 
 }  // namespace inferd::api

@@ -228,35 +228,6 @@ TEST(MessageFormat, StreamsBlocksInOrder) {
   }
 }
 
-/// What a client puts together from a stream's events.
-Json Assemble(const std::vector<NamedEvent>& events) {
-  Json message;
-  std::string input;
-  for (const auto& [name, data] : events) {
-    if (name == "message_start") {
-      message = data["message"];
-    } else if (name == "content_block_start") {
-      message["content"].push_back(data["content_block"]);
-      input.clear();
-    } else if (name == "content_block_delta") {
-      Json& block = message["content"].back();
-      const Json& delta = data["delta"];
-      if (delta["type"] == "input_json_delta") {
-        input += delta["partial_json"].get<std::string>();
-      } else {
-        const char* const key = delta["type"] == "text_delta" ? "text" : "thinking";
-        block[key] = block[key].get<std::string>() + delta[key].get<std::string>();
-      }
-    } else if (name == "content_block_stop" && !input.empty()) {
-      message["content"].back()["input"] = Json::parse(input);
-    } else if (name == "message_delta") {
-      message.update(data["delta"]);
-      message["usage"] = data["usage"];
-    }
-  }
-  return message;
-}
-
 void EraseIds(Json* message) {
   message->erase("id");
   for (Json& block : (*message)["content"]) {
@@ -268,7 +239,7 @@ TEST(MessageFormat, WholeAnswerEqualsTheStream) {
   const auto pieces = ThinkSayAndCallTwice();
   MessageFormat streamed("msg_1", "m", 100);
   MessageFormat whole("msg_1", "m", 100);
-  Json from_stream = Assemble(NamedEvents(StreamOf(&streamed, pieces)));
+  Json from_stream = MessageFromEvents(NamedEvents(StreamOf(&streamed, pieces)));
   Json full = FullOf(&whole, AllInOne(pieces));
   EXPECT_EQ(full["content"][2]["input"], Json::parse(R"({"city":"Bern"})"));
   EraseIds(&from_stream);
@@ -335,7 +306,7 @@ TEST_F(AnthropicServerTest, StreamEqualsTheWholeAnswer) {
     EXPECT_EQ(Names({events.end() - 3, events.end()}),
               (std::vector<std::string>{"content_block_stop", "message_delta", "message_stop"}));
     Json full = Json::parse(whole.body);
-    Json joined = Assemble(events);
+    Json joined = MessageFromEvents(events);
     EraseIds(&full);
     EraseIds(&joined);
     EXPECT_EQ(full, joined);

@@ -21,12 +21,11 @@ const Json kTools = Json::parse(R"([
 class AnthropicToolsTest : public DialectServerTest {
  protected:
   static Json With(const Json& fields) {
-    Json body = {{"model", "test-model"},
+    return Over({{"model", "test-model"},
                  {"max_tokens", 10'000},
                  {"tools", kTools},
-                 {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
-    body.update(fields.is_null() ? Json::object() : fields);
-    return body;
+                 {"messages", {{{"role", "user"}, {"content", "hi"}}}}},
+                fields);
   }
 
   Json Whole(const Json& fields) {
@@ -40,33 +39,7 @@ class AnthropicToolsTest : public DialectServerTest {
     fields["stream"] = true;
     const Reply reply = Ask("POST", "/v1/messages", With(fields));
     EXPECT_EQ(reply.status, 200) << reply.body;
-    Json message;
-    std::string input;
-    for (const auto& [name, data] : NamedEvents(reply.body)) {
-      if (name == "message_start") {
-        message = data["message"];
-      } else if (name == "content_block_start") {
-        EXPECT_EQ(data["index"], message["content"].size());
-        message["content"].push_back(data["content_block"]);
-        input.clear();
-      } else if (name == "content_block_delta") {
-        const Json& delta = data["delta"];
-        Json& block = message["content"].back();
-        if (delta["type"] == "input_json_delta") {
-          input += delta["partial_json"].get<std::string>();
-          EXPECT_EQ(block["type"], "tool_use");
-        } else {
-          const char* const key = delta["type"] == "text_delta" ? "text" : "thinking";
-          block[key] = block[key].get<std::string>() + delta[key].get<std::string>();
-        }
-      } else if (name == "content_block_stop" && !input.empty()) {
-        message["content"].back()["input"] = Json::parse(input);
-      } else if (name == "message_delta") {
-        message.update(data["delta"]);
-        message["usage"] = data["usage"];
-      }
-    }
-    return message;
+    return MessageFromEvents(NamedEvents(reply.body));
   }
 
   static Json WithoutIds(Json message) {

@@ -22,6 +22,30 @@ BatchInput Read(const std::string& text, const BatchInputLimits& limits = {}) {
   return ReadBatchInput(text, kUrl, limits);
 }
 
+TEST(BatchInput, InPiecesOrAtOnceIsTheSame) {
+  const std::string text =
+      Line("a") + "\r\n\n" + Line("b") + "\n{}\n" + Line("a") + "\n" + Line("c");
+  const BatchInput whole = Read(text);
+  ASSERT_EQ(whole.lines.size(), 3U);
+  ASSERT_EQ(whole.errors.size(), 2U);
+  for (const std::size_t step : {std::size_t{1}, std::size_t{50}, std::size_t{100}, text.size()}) {
+    BatchInputReader reader(text, kUrl, {});
+    std::size_t steps = 1;
+    while (!reader.ReadOn(step)) {
+      ++steps;
+    }
+    EXPECT_EQ(steps, step == 1 ? 6U : step == 50 ? 5U : step == 100 ? 3U : 1U) << step;
+    const BatchInput input = reader.Take();
+    ASSERT_EQ(input.lines.size(), whole.lines.size());
+    for (std::size_t i = 0; i < whole.lines.size(); ++i) {
+      EXPECT_EQ(input.lines[i].custom_id, whole.lines[i].custom_id);
+      EXPECT_EQ(input.lines[i].at, whole.lines[i].at);
+    }
+    ASSERT_EQ(input.errors.size(), whole.errors.size());
+    EXPECT_EQ(input.errors[1].line, whole.errors[1].line);
+  }
+}
+
 TEST(BatchInput, TakesLinesOfAnyLineEnd) {
   const std::string text = Line("a") + "\r\n\n  \n" + Line("b") + "\n" + Line("\u00fc");
   const BatchInput input = Read(text);

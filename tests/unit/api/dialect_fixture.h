@@ -51,6 +51,12 @@ class DialectServerTest : public ProtocolServerTest {
     port_ = server_->port();
   }
 
+  /// The body with these fields beside or instead of its own.
+  static Json Over(Json body, const Json& fields) {
+    body.update(fields.is_null() ? Json::object() : fields);
+    return body;
+  }
+
   void Says(const std::string& reply) { service_.SetScripts({WithEos(Bytes(reply))}); }
 
   /// Of the newest request.

@@ -122,6 +122,7 @@ class FakeInferenceService final : public leader::InferenceService {
   leader::Phase phase() const override { return phase_.load(); }
   leader::LoadProgress load_progress() const override { return {1, 2}; }
   std::vector<leader::ReplicaStats> stats() const override {
+    MaybeThrow();
     const std::lock_guard lock(mutex_);
     leader::ReplicaStats stats;
     stats.phase = phase_.load();
@@ -133,8 +134,21 @@ class FakeInferenceService final : public leader::InferenceService {
   }
   const spec::ModelSpec& model() const override { return spec_; }
   std::int64_t max_model_len() const override { return 1000; }
+  std::int64_t max_choices() const override {
+    MaybeThrow();
+    return max_choices_.load();
+  }
+  void SetMaxChoices(std::int64_t choices) { max_choices_.store(choices); }
+  /// Whoever asks for numbers gets an exception, as from a library that nobody expects to throw.
+  void ThrowWhenAsked(bool on) { throw_.store(on); }
 
  private:
+  void MaybeThrow() const {
+    if (throw_.load()) {
+      [[maybe_unused]] const int number = std::vector<int>().at(0);
+    }
+  }
+
   struct Running {
     leader::GenerateRequest request;
     std::int32_t choice;
@@ -247,6 +261,8 @@ class FakeInferenceService final : public leader::InferenceService {
   bool stop_ = false;
   std::atomic<std::uint64_t> tokens_{0};
   std::atomic<leader::Phase> phase_{leader::Phase::kReady};
+  std::atomic<std::int64_t> max_choices_{1 << 20};
+  std::atomic<bool> throw_{false};
   spec::ModelSpec spec_ = [] {
     spec::ModelSpec made;
     made.hidden_size = 4;

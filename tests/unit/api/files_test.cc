@@ -3,8 +3,12 @@
 #include "storage_fixture.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <fstream>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace inferd::api {
 namespace {
@@ -206,6 +210,72 @@ TEST_F(FilesTest, UploadsMayBeLongerThanOtherBodiesAndNoLongerThanTheirOwnLimit)
   slow.Send(std::string(5000, 'x'));
   EXPECT_EQ(slow.Read().status, 400);
   Upload(std::string(5000, 'x'));
+}
+
+TEST_F(FilesTest, WhoMayNotUploadTakesNoPlaceAndATrickleLosesIt) {
+  storage_.files.max_file_bytes = 1'000'000;
+  HttpOptions options;
+  options.max_body_bytes = 1000;
+  options.max_long_uploads = 1;
+  options.body_grace_ms = 1000;
+  UseKeysNamed({"alice"});
+  StartWithFiles(options);
+  const auto head = [](const std::string& more, const std::string& length) {
+    return "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n" + more +
+           length + "\r\n\r\n";
+  };
+  const std::string alice = "Authorization: Bearer text-of-alice\r\n";
+  for (const char* const length : {"Content-Length: 900000", "Transfer-Encoding: chunked"}) {
+    for (const char* const key : {"", "Authorization: Bearer no\r\n"}) {
+      HttpClient client(port_);
+      client.Send(head(key, length));
+      const Reply reply = client.Read();
+      EXPECT_EQ(reply.status, 401) << length;
+      EXPECT_TRUE(reply.Has("www-authenticate")) << length;
+    }
+  }
+  HttpClient trickle(port_);
+  trickle.Send(head(alice, "Content-Length: 900000"));
+  EXPECT_EQ(trickle.Read().status, 100);
+  trickle.Send(std::string(10'000, 'x'));  // enough for most bodies for ten seconds
+  EXPECT_EQ(trickle.Read().status, 408);
+  HttpClient next(port_);
+  next.Send(head(alice, "Content-Length: 900000"));
+  EXPECT_EQ(next.Read().status, 100);
+}
+
+TEST_F(FilesTest, ContentIsSentFromTheFileAndNotHeldInMemory) {
+  constexpr std::size_t kBytes = 48U << 20;
+  StartWithFiles();
+  std::string id;
+  {
+    std::string content;
+    while (content.size() < kBytes) {
+      content += std::to_string(content.size()) + ",";
+    }
+    id = Upload(content);
+    const std::string path = "/v1/files/" + id + "/content";
+    EXPECT_EQ(Send("GET", path).body, content);
+    HttpClient head(port_);
+    head.Send("HEAD " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_TRUE(head.Read(true).Has("content-length: " + std::to_string(content.size())));
+  }
+  malloc_trim(0);
+  const auto resident_bytes = [] {
+    std::ifstream statm("/proc/self/statm");
+    std::size_t all = 0;
+    std::size_t resident = 0;
+    statm >> all >> resident;
+    return resident * 4096;
+  };
+  const std::size_t before = resident_bytes();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 4; ++i) {  // who reads the head only, and leaves the rest waiting
+    clients.push_back(std::make_unique<HttpClient>(port_, 4096));
+    clients.back()->Send("GET /v1/files/" + id + "/content HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ASSERT_TRUE(clients.back()->ReadUntil("\r\n\r\n0,"));
+  }
+  EXPECT_LT(resident_bytes(), before + kBytes);
 }
 
 TEST_F(FilesTest, FilesOutliveTheServer) {

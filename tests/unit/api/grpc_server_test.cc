@@ -128,6 +128,27 @@ TEST_F(GrpcServerTest, GarbageIsRefusedByEveryMethod) {
   EXPECT_TRUE(Eventually([this] { return metrics_.requests_open.load() == 0; }));
 }
 
+TEST_F(GrpcServerTest, WhatThrowsEndsItsOwnCallOnly) {
+  StartServer();
+  service_.ThrowWhenAsked(true);
+  int internal = 0;
+  for (const Method& method : AllMethods()) {
+    const auto answer =
+        CallRaw(channel_, method.path, method.generates ? GoodRequest(method.path) : "");
+    EXPECT_NE(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << method.path;
+    if (method.generates && !method.takes_stream) {
+      EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INTERNAL) << method.path;
+    }
+    internal += answer.status.error_code() == grpc::StatusCode::INTERNAL ? 1 : 0;
+    EXPECT_EQ(answer.status.error_message().find("vector"), std::string::npos)
+        << "what it was is for the log only";
+  }
+  EXPECT_GE(internal, 5);
+  service_.ThrowWhenAsked(false);
+  Canary();
+  EXPECT_TRUE(Eventually([this] { return metrics_.requests_open.load() == 0; }));
+}
+
 TEST_F(GrpcServerTest, AMessageBeyondTheLimitIsRefusedByEveryMethod) {
   GrpcOptions options;
   options.max_message_bytes = 64 << 10;

@@ -21,11 +21,10 @@ const Json kTools = Json::parse(R"([
 class OllamaToolsTest : public DialectServerTest {
  protected:
   static Json With(const Json& fields) {
-    Json body = {{"model", "test-model"},
+    return Over({{"model", "test-model"},
                  {"tools", kTools},
-                 {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
-    body.update(fields.is_null() ? Json::object() : fields);
-    return body;
+                 {"messages", {{{"role", "user"}, {"content", "hi"}}}}},
+                fields);
   }
 
   Json Whole(Json fields) {

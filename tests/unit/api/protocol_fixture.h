@@ -52,6 +52,36 @@ inline std::vector<std::string> Names(const std::vector<NamedEvent>& events) {
   return names;
 }
 
+/// What a client of Anthropic's API puts together from a stream's events.
+inline nlohmann::json MessageFromEvents(const std::vector<NamedEvent>& events) {
+  nlohmann::json message;
+  std::string input;
+  for (const auto& [name, data] : events) {
+    if (name == "message_start") {
+      message = data["message"];
+    } else if (name == "content_block_start") {
+      EXPECT_EQ(data["index"], message["content"].size());
+      message["content"].push_back(data["content_block"]);
+      input.clear();
+    } else if (name == "content_block_delta") {
+      nlohmann::json& block = message["content"].back();
+      const nlohmann::json& delta = data["delta"];
+      if (delta["type"] == "input_json_delta") {
+        input += delta["partial_json"].get<std::string>();
+      } else {
+        const char* const key = delta["type"] == "text_delta" ? "text" : "thinking";
+        block[key] = block[key].get<std::string>() + delta[key].get<std::string>();
+      }
+    } else if (name == "content_block_stop" && !input.empty()) {
+      message["content"].back()["input"] = nlohmann::json::parse(input);
+    } else if (name == "message_delta") {
+      message.update(data["delta"]);
+      message["usage"] = data["usage"];
+    }
+  }
+  return message;
+}
+
 /// Puts the output of a response together from deltas alone, and checks each "done" against it.
 inline nlohmann::json OutputFromDeltas(const std::vector<NamedEvent>& events) {
   nlohmann::json output = nlohmann::json::array();

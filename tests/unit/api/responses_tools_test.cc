@@ -22,9 +22,7 @@ const Json kTools = Json::parse(R"([
 class ResponsesToolsTest : public DialectServerTest {
  protected:
   static Json With(const Json& fields) {
-    Json body = {{"input", "hi"}, {"tools", kTools}};
-    body.update(fields.is_null() ? Json::object() : fields);
-    return body;
+    return Over({{"input", "hi"}, {"tools", kTools}}, fields);
   }
 
   Json Whole(const Json& fields) {

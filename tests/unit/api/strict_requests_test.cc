@@ -70,6 +70,31 @@ TEST_F(StrictRequestsTest, TakesEveryFieldItKnows) {
   EXPECT_EQ(generated.status, 200) << generated.body;
 }
 
+TEST_F(StrictRequestsTest, KnowsTheObjectsWithinABody) {
+  StartStrict();
+  for (const auto& [path, fields] : std::vector<std::pair<std::string, std::string>>{
+           {"stream_options.usage", R"("stream":true,"stream_options":{"usage":true})"},
+           {"response_format.schema", R"("response_format":{"type":"json_object","schema":{}})"},
+           {"response_format.json_schema.shema",
+            R"("response_format":{"type":"json_schema","json_schema":)"
+            R"({"name":"n","schema":{"type":"object"},"shema":{}}})"},
+           {"structured_outputs.regexp", R"("structured_outputs":{"regex":"a","regexp":"b"})"}}) {
+    EXPECT_EQ(Refusal("/v1/chat/completions", ChatWith(fields))["param"], path);
+  }
+  const std::string good =
+      R"("stream_options":null,"response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+      R"("description":"d","strict":true,"schema":{"type":"object","properties":{"max_token":)"
+      R"({"type":"integer"}},"required":["max_token"],"additionalProperties":false}}},"max_tokens":3)";
+  const Reply reply = Post(port_, "/v1/chat/completions", ChatWith(good));
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(Post(port_,
+                 "/v1/chat/completions",
+                 R"({"max_tokens":2,"messages":[{"role":"user","content":"hi","weight":1}]})")
+                .status,
+            200)
+      << "messages may carry what they like";
+}
+
 TEST_F(StrictRequestsTest, UnknownFieldsAreIgnoredWithoutIt) {
   Start();
   EXPECT_EQ(Post(port_, "/v1/chat/completions", ChatWith(R"("max_token":5)")).status, 200);

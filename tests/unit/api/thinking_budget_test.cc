@@ -146,6 +146,14 @@ TEST_F(ThinkingBudgetTest, IgnoreEosIsKept) {
   EXPECT_FALSE(Allows(Start(9).get(), kEos));
   ignore_eos_ = false;
   EXPECT_TRUE(Allows(Start(9).get(), kEos));
+  // Also where few tokens are allowed, unless nothing else is.
+  allowed_ = {'a', kEos};
+  EXPECT_TRUE(Allows(Start(9).get(), kEos));
+  ignore_eos_ = true;
+  EXPECT_FALSE(Allows(Start(9).get(), kEos));
+  EXPECT_TRUE(Allows(Start(9).get(), 'a'));
+  allowed_ = {kEos};
+  EXPECT_TRUE(Allows(Start(9).get(), kEos));
 }
 
 TEST_F(ThinkingBudgetTest, EffortIsABudgetUnlessTheTemplateKnowsIt) {

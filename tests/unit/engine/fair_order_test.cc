@@ -66,11 +66,23 @@ TEST(FairOrderTest, ItForgetsThoseWhoHaveLeft) {
   FairOrder order;
   const std::int64_t first = order.Arrive(0, "t", "a", 1'000'000);
   order.Arrive(0, "t", "b", 1);
-  order.Leave(0, "t", "a");  // cancelled, never served: no debt
+  order.Leave(0, "t", "a", 1'000'000);  // cancelled, never served: no debt
   EXPECT_LT(order.Arrive(0, "t", "a", 10), first);
-  order.Leave(0, "t", "a");
-  order.Leave(0, "t", "b");
+  order.Leave(0, "t", "a", 0);
+  order.Leave(0, "t", "b", 0);
   EXPECT_TRUE(order.empty());
+}
+
+TEST(FairOrderTest, WhatWasCancelledUnservedIsNoDebt) {
+  FairOrder order;
+  const std::int64_t kept = order.Arrive(0, "", "a", 10);
+  for (int i = 0; i < 50; ++i) {
+    order.Arrive(0, "", "a", 1000);
+  }
+  for (int i = 0; i < 50; ++i) {
+    order.Leave(0, "", "a", 1000);
+  }
+  EXPECT_EQ(order.Arrive(0, "", "a", 10), kept + 10);
 }
 
 class FairSchedulerTest : public SchedulerTest {};

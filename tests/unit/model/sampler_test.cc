@@ -4,6 +4,7 @@
 #include "model/logit_passes.h"
 #include "model/logits.h"
 #include "spec/token_mask.h"
+#include "unit/model/random_logits.h"
 
 #include <gtest/gtest.h>
 
@@ -18,14 +19,6 @@ namespace inferd::model {
 namespace {
 
 using spec::SamplingParams;
-
-std::vector<float> RandomLogits(std::size_t count, std::uint32_t seed, float spread = 3) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0, spread);
-  std::vector<float> logits(count);
-  std::generate(logits.begin(), logits.end(), [&] { return normal(generator); });
-  return logits;
-}
 
 spec::SampledToken Sample(std::vector<float> logits,
                           const SamplingParams& params,

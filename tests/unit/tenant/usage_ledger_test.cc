@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -62,6 +63,30 @@ class UsageLedgerTest : public testing::Test {
 
   std::string folder_;
 };
+
+TEST_F(UsageLedgerTest, OldRowsAreRemovedWhereTheyAreNotKeptForEver) {
+  const std::int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                  std::chrono::system_clock::now().time_since_epoch())
+                                  .count();
+  const auto rows_left = [&](std::int64_t keep_days) {
+    auto opened = UsageLedger::Open({.database = database(), .keep_days = keep_days});
+    EXPECT_TRUE(opened.ok());
+    opened->reset();  // the first thing its thread does is to look
+    std::int64_t requests = 0;
+    for (const ReportRow& row : Report({})) {
+      requests += row.requests;
+    }
+    return requests;
+  };
+  auto ledger = Open();
+  for (const std::int64_t days : {0, 29, 31, 500}) {
+    ledger->Put(Record("alice", now_ms - days * kDayMs));
+  }
+  ledger.reset();
+  EXPECT_EQ(rows_left(0), 4);
+  EXPECT_EQ(rows_left(400), 3);
+  EXPECT_EQ(rows_left(30), 2);
+}
 
 TEST_F(UsageLedgerTest, SumsByKeyAndDay) {
   auto ledger = Open();
