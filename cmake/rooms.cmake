@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# inferd_room(NAME x [DIR dir] DEPS rooms... LIBS targets...): one static library per folder, sources globbed, and one
-# GoogleTest binary test_<room> from tests/unit/<room>/*_test.cc.
+# inferd_room(NAME x [DIR dir] [PLAIN_TESTS] DEPS rooms... LIBS targets...): one static library per folder, sources
+# globbed, and one GoogleTest binary test_<room> from tests/unit/<room>/*_test.cc. PLAIN_TESTS: those are not optimised,
+# where compiling them takes much longer than running them.
 function(inferd_room)
-  cmake_parse_arguments(ARG "" "NAME;DIR" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "PLAIN_TESTS" "NAME;DIR" "DEPS;LIBS" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR ${CMAKE_SOURCE_DIR}/src/${ARG_NAME})
   endif()
@@ -26,6 +27,9 @@ function(inferd_room)
     file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/${ARG_NAME}/*_test.cc)
     if(tests)
       inferd_test(test_${ARG_NAME} SOURCES ${tests} LIBS ${target} LABEL unit)
+      if(ARG_PLAIN_TESTS)
+        target_compile_options(test_${ARG_NAME} PRIVATE -O0)
+      endif()
     endif()
   endif()
 endfunction()

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <initializer_list>
 #include <map>
 #include <set>
 #include <span>
@@ -46,7 +45,7 @@ const std::map<std::string_view, Names>& DocumentedFields() {
 /// them: what stands beside is a mistake.
 struct KnownObject {
   std::string_view path;
-  std::initializer_list<std::string_view> fields;
+  std::string_view fields[6];  // empty: no more
 };
 constexpr KnownObject kKnownObjects[] = {
     {"stream_options", {"include_usage", "continuous_usage_stats", "include_obfuscation"}},
@@ -108,7 +107,8 @@ Result<> RefuseUnknownFields(std::string_view path,
     }
     for (const auto& field : object->items()) {
       const std::string name = std::string(known.path) + "." + field.key();
-      if (!was_asked(name) && std::ranges::find(known.fields, field.key()) == known.fields.end()) {
+      const auto* const found = std::ranges::find(known.fields, field.key());
+      if (!was_asked(name) && (found == std::end(known.fields) || found->empty())) {
         return UnknownField(name, fault);
       }
     }

@@ -48,7 +48,7 @@ class FileStoreTest : public testing::Test {
     return added.ok() ? added->id : "";
   }
   std::vector<FileRecord> All(const std::string& owner) const {
-    return store_->List(owner, "", {.limit = 100, .ascending = true})->records;
+    return store_->List(owner, "", {.limit = 100, .ascending = true, .after = ""})->records;
   }
   std::string Content(const FileRecord& file) const {
     const auto data = store_->OpenData(file);
