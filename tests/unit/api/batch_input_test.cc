@@ -34,7 +34,8 @@ TEST(BatchInput, InPiecesOrAtOnceIsTheSame) {
     while (!reader.ReadOn(step)) {
       ++steps;
     }
-    EXPECT_EQ(steps, step == 1 ? 6U : step == 50 ? 5U : step == 100 ? 3U : 1U) << step;
+    EXPECT_LE(steps, text.size() / step + 1) << "a step reads that much, or a line";
+    EXPECT_GE(steps, step < 100 ? 4U : 1U) << "a step does not read all";
     const BatchInput input = reader.Take();
     ASSERT_EQ(input.lines.size(), whole.lines.size());
     for (std::size_t i = 0; i < whole.lines.size(); ++i) {
