@@ -18,6 +18,7 @@
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #endif
 
 namespace inferd::kernels::cuda {
@@ -97,6 +98,7 @@ Status AllowShared(Kernel* kernel, std::size_t bytes) {
 inline float HalfBitsToFloat(std::uint16_t bits) { return HalfToFloat(bits); }
 inline std::uint16_t FloatToHalfBits(float value) { return FloatToHalf(value); }
 inline std::uint16_t FloatToBf16Bits(float value) { return FloatToBf16(value); }
+inline float Fp8BitsToFloat(std::uint8_t bits) { return Fp8ToFloat(bits); }
 #else
 DEVICE float HalfBitsToFloat(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 /// What is finite stays finite, as on the CPU.
@@ -108,16 +110,47 @@ DEVICE std::uint16_t FloatToHalfBits(float value) {
 DEVICE std::uint16_t FloatToBf16Bits(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
+DEVICE float Fp8BitsToFloat(std::uint8_t bits) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E4M3)));
+}
 #endif
 
 DEVICE float Bf16BitsToFloat(std::uint16_t bits) {
   return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
-DEVICE std::uint32_t PackBf16(float low, float high) {
-  return FloatToBf16Bits(low) | static_cast<std::uint32_t>(FloatToBf16Bits(high)) << 16;
+/// E4M3, round to nearest even, at most 448 in size; NaN stays NaN.
+DEVICE std::uint8_t FloatToFp8Bits(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  const std::uint32_t sign = bits >> 24 & 0x80;
+  const std::uint32_t size = bits & 0x7fffffff;
+  std::uint32_t code;
+  if (size > 0x7f800000) {
+    code = 0x7f;
+  } else if (size >= 0x43e00000) {  // 448
+    code = 0x7e;
+  } else if (size < 0x3c800000) {  // below 2^-6, denormal: the sum's last bits are the code
+    code = __float_as_uint(__uint_as_float(size) + 16384.0F) - 0x46800000;
+  } else {
+    code = (size + 0x7ffff + (size >> 20 & 1) - 0x3c000000) >> 20;
+  }
+  return static_cast<std::uint8_t>(sign | code);
 }
+DEVICE std::uint32_t PackBf16(float low, float high) {
+#ifdef INFERD_SIMT
+  return FloatToBf16Bits(low) | static_cast<std::uint32_t>(FloatToBf16Bits(high)) << 16;
+#else
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+#endif
+}
+/// Finite values of at most 65504 in size.
 DEVICE std::uint32_t PackHalf(float low, float high) {
+#ifdef INFERD_SIMT
   return FloatToHalfBits(low) | static_cast<std::uint32_t>(FloatToHalfBits(high)) << 16;
+#else
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+#endif
 }
 
 // cp.async of 16 (past the first level) or 4 bytes; with `valid` false the target becomes zero and

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routing: a warp per row, top_k rounds of "the best that is left". Sorting: experts are counted,
+// the counts summed up, and each expert's warp then collects its pairs in order, so the result is
+// the same every time. Combining: a thread per value, slots in order. Bytes are small beside the
+// experts' weights.
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/moe/moe_cuda.h"
+
+namespace inferd::kernels::cuda {
+namespace {
+
+constexpr int kMaxExperts = 1024;
+constexpr int kMaxTopK = 32;
+constexpr int kThreads = 128;
+
+__global__ void __launch_bounds__(32) RouteKernel(RouteArgs args) {
+  SHARED_ARRAY(float, scores, kMaxExperts);
+  const int lane = static_cast<int>(threadIdx.x);
+  const std::int64_t row = blockIdx.x;
+  const float* logits = args.logits + row * args.experts;
+  for (int e = lane; e < args.experts; e += 32) {
+    scores[e] = logits[e];
+  }
+  __syncwarp();
+  float peak = 0;
+  float mine = 0;  // the logit of slot `lane`
+  for (int slot = 0; slot < args.top_k; ++slot) {
+    float best = -INFINITY;
+    int index = kMaxExperts;
+    for (int e = lane; e < args.experts; e += 32) {
+      if (scores[e] > best) {
+        best = scores[e];
+        index = e;
+      }
+    }
+    for (int bits = 16; bits > 0; bits >>= 1) {
+      const float other = __shfl_xor_sync(kFullMask, best, bits);
+      const int other_index = __shfl_xor_sync(kFullMask, index, bits);
+      if (other > best || (other == best && other_index < index)) {
+        best = other;
+        index = other_index;
+      }
+    }
+    index = index < kMaxExperts ? index : 0;  // only NaN logits are left
+    peak = slot == 0 ? best : peak;
+    mine = lane == slot ? best : mine;
+    if (lane == 0) {
+      args.expert[row * args.top_k + slot] = index;
+      scores[index] = -INFINITY;
+    }
+    __syncwarp();
+  }
+  float total = 0;
+  for (int e = lane; e < args.experts; e += 32) {
+    total += expf(logits[e] - peak);
+  }
+  total = WarpSum(total);
+  const bool has_slot = lane < args.top_k;
+  float weight = args.sigmoid ? 1.0F / (1.0F + expf(-mine)) : expf(mine - peak);
+  const float sum = WarpSum(has_slot ? weight : 0.0F);
+  const bool by_chosen = args.renormalize || (!args.sigmoid && !args.softmax_before_topk);
+  weight /= by_chosen ? sum : args.sigmoid ? 1.0F : total;
+  if (has_slot) {
+    args.weight[row * args.top_k + lane] = weight * args.routed_scale;
+  }
+}
+
+DEVICE int LocalExpert(const SortPairsArgs& args, std::int64_t pair) {
+  const int local = args.expert[pair] - args.first;
+  return local >= 0 && local < args.experts ? local : -1;
+}
+
+// Block e counts the pairs of expert e into expert_begin[e + 1]; the last block marks the pairs
+// that belong to nobody here.
+__global__ void __launch_bounds__(32) CountPairsKernel(SortPairsArgs args) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int expert = static_cast<int>(blockIdx.x);
+  int count = 0;
+  for (std::int64_t pair = lane; pair < args.pairs; pair += 32) {
+    const int local = LocalExpert(args, pair);
+    count += local == expert ? 1 : 0;
+    if (expert == args.experts && local < 0) {
+      args.position[pair] = -1;
+    }
+  }
+  for (int bits = 16; bits > 0; bits >>= 1) {
+    count += __shfl_xor_sync(kFullMask, count, bits);
+  }
+  if (lane == 0 && expert < args.experts) {
+    args.expert_begin[expert + 1] = count;
+  }
+}
+
+// expert_begin becomes the running sum of the counts. One warp.
+__global__ void __launch_bounds__(32) SumCountsKernel(SortPairsArgs args) {
+  const int lane = static_cast<int>(threadIdx.x);
+  int before = 0;
+  for (int first = 0; first < args.experts; first += 32) {
+    const int expert = first + lane;
+    int sum = expert < args.experts ? args.expert_begin[expert + 1] : 0;
+    for (int by = 1; by < 32; by <<= 1) {
+      const int lower = __shfl_up_sync(kFullMask, sum, static_cast<unsigned>(by));
+      sum += lane >= by ? lower : 0;
+    }
+    if (expert < args.experts) {
+      args.expert_begin[expert + 1] = before + sum;
+    }
+    before += __shfl_sync(kFullMask, sum, 31);
+  }
+  if (lane == 0) {
+    args.expert_begin[0] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(32) PlacePairsKernel(SortPairsArgs args) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int expert = static_cast<int>(blockIdx.x);
+  int next = args.expert_begin[expert];
+  for (std::int64_t first = 0; first < args.pairs; first += 32) {
+    const std::int64_t pair = first + lane;
+    const bool here = pair < args.pairs && LocalExpert(args, pair) == expert;
+    const unsigned all = __ballot_sync(kFullMask, here ? 1 : 0);
+    if (here) {
+      const int at = next + __popc(all & ((1U << lane) - 1));
+      args.source[at] = static_cast<std::int32_t>(pair / args.top_k);
+      args.position[pair] = at;
+    }
+    next += __popc(all);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) CombineKernel(CombineArgs args) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  const std::int64_t row = blockIdx.x;
+  if (i >= args.hidden) {
+    return;
+  }
+  float sum = 0;
+  for (int slot = 0; slot < args.top_k; ++slot) {
+    const std::int64_t pair = row * args.top_k + slot;
+    const int position = args.position[pair];
+    if (position >= 0) {
+      sum = fmaf(args.weight[pair], args.out[position * args.ldout + i], sum);
+    }
+  }
+  float* y = args.y + row * args.ldy + i;
+  *y = args.add ? *y + sum : sum;
+}
+
+}  // namespace
+
+Status Route(const RouteArgs& args, Stream stream) {
+  if (args.experts < 1 || args.experts > kMaxExperts || args.top_k < 1 || args.top_k > kMaxTopK ||
+      args.top_k > args.experts) {
+    return Status::kInvalidValue;
+  }
+  if (args.rows == 0) {
+    return Status::kOk;
+  }
+  return LAUNCH_KERNEL(
+      RouteKernel, dim3(static_cast<unsigned>(args.rows)), dim3(32), 0, stream, args);
+}
+
+Status SortPairs(const SortPairsArgs& args, Stream stream) {
+  if (args.experts < 1 || args.experts > kMaxExperts || args.top_k < 1) {
+    return Status::kInvalidValue;
+  }
+  const auto experts = static_cast<unsigned>(args.experts);
+  Status status = LAUNCH_KERNEL(CountPairsKernel, dim3(experts + 1), dim3(32), 0, stream, args);
+  if (status == Status::kOk) {
+    status = LAUNCH_KERNEL(SumCountsKernel, dim3(1), dim3(32), 0, stream, args);
+  }
+  if (status == Status::kOk) {
+    status = LAUNCH_KERNEL(PlacePairsKernel, dim3(experts), dim3(32), 0, stream, args);
+  }
+  return status;
+}
+
+Status Combine(const CombineArgs& args, Stream stream) {
+  if (args.rows == 0 || args.hidden == 0) {
+    return Status::kOk;
+  }
+  const dim3 grid(static_cast<unsigned>(args.rows),
+                  static_cast<unsigned>((args.hidden + kThreads - 1) / kThreads));
+  return LAUNCH_KERNEL(CombineKernel, grid, dim3(kThreads), 0, stream, args);
+}
+
+}  // namespace inferd::kernels::cuda

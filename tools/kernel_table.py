@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the table of the device kernels' resources: registers, spills, shared memory, occupancy on paper, traffic.
+
+The first four come from cuobjdump's report on the compiled library, occupancy from the architectures' limits alone, and the
+traffic from each kernel's formula at the shape named in its row.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+# registers, shared bytes, warps, blocks of one multiprocessor; shared bytes reserved per block
+LIMITS = {"sm_80": (65536, 164 << 10, 64, 32, 1024), "sm_90a": (65536, 228 << 10, 64, 32, 1024), "sm_100": (65536, 228 << 10, 64, 32, 1024)}
+
+HIDDEN, FFN, HEADS, KV_HEADS, DIM, CONTEXT = 4096, 14336, 32, 8, 128, 4096
+# Bytes per weight of each stored format.
+WEIGHT_BYTES = {"F32": 4, "F16": 2, "Bf16": 2, "F8": 1, "I8": 1, "Int4": 0.5 + 4 / 128, "Q4_0": 18 / 32, "Q4_1": 20 / 32, "Q5_0": 22 / 32,
+                "Q5_1": 24 / 32, "Q8_0": 34 / 32, "Mxfp4": 17 / 32, "Q45K<false>": 144 / 256, "Q45K<true>": 176 / 256, "Q6_K": 210 / 256}
+KV_BYTES = {"KvF16": 2, "KvBf16": 2, "KvF32": 4, "KvF8": 1, "KvI8": 1 + 4 / DIM}
+
+
+def product(name, rows):
+    size = WEIGHT_BYTES[re.search(r"Weight(Q45K<\w+>|\w+)", name).group(1)]
+    return FFN * HIDDEN * size + rows * (FFN + HIDDEN) * 4, 2 * rows * FFN * HIDDEN, f"{rows} x {HIDDEN} by {FFN} x {HIDDEN}"
+
+
+def shape(name):
+    """(threads, dynamic shared bytes, bytes moved, flops, shape in words) of a kernel."""
+    norm = HIDDEN * 4
+    kv = KV_BYTES.get((re.search(r"Kv\w+", name) or [""])[0], 2)
+    if "MatMulSmall" in name:
+        tiles = int(re.search(r", \(?(?:int\))?(\d+)>", name).group(1))
+        return (128, 0, *product(name, tiles * 8))
+    if "MatMulTiled" in name:
+        return (128, 0, *product(name, 512))
+    if "AttentionRows" in name:
+        teams, strips = map(int, re.search(r"\(?(?:int\))?(\d+), \(?(?:int\))?(\d+)>", name).groups())
+        dim = {2: 64, 4: 128, 8: 256, 16: 512}[strips]
+        value = {"KvF32": 4, "KvF16": 2, "KvBf16": 2}.get((re.search(r"Kv\w+", name) or [""])[0], 1)
+        heads = 2 * 4 // teams
+        pitch = (dim * value + 15) // 16 * 16 + 16
+        shared = heads * dim * 4 + max(teams * 2 * 32 * pitch, teams * heads * (dim + 2) * 4)
+        return (128, shared, 2 * CONTEXT * KV_HEADS * dim * kv, 4 * CONTEXT * KV_HEADS * heads * dim,
+                f"one row, {CONTEXT} tokens, {KV_HEADS} KV heads of {dim}, {heads} query heads each")
+    if "AttentionTiles" in name:
+        dim = int(re.search(r", \(?(?:int\))?(\d+)>", name).group(1))
+        return (128, (2 * 64 + 4 * 32) * (dim + 8) * 2, 64 * dim * 8 + 2 * CONTEXT * dim * 2, 2 * 4 * 64 * CONTEXT * dim,
+                f"64 rows, {CONTEXT} tokens, one head of {dim}")
+    if "RmsNorm" in name:
+        return (256, 0, norm * (5 if "true" in name else 2), 4 * HIDDEN, f"one row of {HIDDEN}")
+    if "LayerNorm" in name:
+        return (256, 0, norm * 2, 8 * HIDDEN, f"one row of {HIDDEN}")
+    if "GateMul" in name:
+        return (256, 0, FFN * 12, 8 * FFN, f"one row of {FFN}")
+    if "AddKernel" in name:
+        return (256, 0, norm * 3, HIDDEN, f"one row of {HIDDEN}")
+    if "Embed" in name:
+        return (128, 0, norm * 1.5, HIDDEN, f"one row of {HIDDEN}")
+    if "QkvPost" in name:
+        return (128, 0, (2 * HEADS + 2 * KV_HEADS) * DIM * 4 + 2 * KV_HEADS * DIM * kv, 6 * (HEADS + KV_HEADS) * DIM,
+                f"one row, {HEADS} and {KV_HEADS} heads of {DIM}")
+    if "JoinSplits" in name:
+        return (128, 0, HEADS * (CONTEXT // 256) * (DIM + 2) * 4, 4 * HEADS * (CONTEXT // 256) * DIM, f"one row, {CONTEXT} tokens")
+    if "Combine" in name:
+        return (128, 0, 9 * norm, 2 * 8 * HIDDEN, f"one row of {HIDDEN}, 8 experts")
+    return (32, 0, 0, 0, "")
+
+
+def occupancy(arch, registers, shared, threads):
+    """Percent of the multiprocessor's warps, and what limits them."""
+    all_registers, all_shared, all_warps, all_blocks, reserved = LIMITS[arch]
+    warps = -(-threads // 32)
+    per_warp = -(-max(registers, 1) * 32 // 256) * 256
+    blocks = {"registers": all_registers // 4 // per_warp * 4 // warps, "shared memory": all_shared // (shared + reserved),
+              "warps": min(all_blocks, all_warps // warps)}
+    least = min(blocks, key=blocks.get)
+    return 100 * blocks[least] * warps // all_warps, least
+
+
+def read(cuobjdump, library):
+    """{kernel: {arch: (registers, stack, shared, local)}}"""
+    report = subprocess.run([cuobjdump, "--dump-resource-usage", library], capture_output=True, text=True, check=True).stdout
+    report = subprocess.run(["c++filt", "-p"], input=report, capture_output=True, text=True, check=True).stdout
+    table, arch, kernel = {}, "", ""
+    for line in report.splitlines():
+        if found := re.match(r"\s*arch = (\S+)", line):
+            arch = found[1]
+        elif found := re.match(r"\s*Function (.*):\s*$", line):
+            kernel = found[1].replace("inferd::kernels::cuda::", "").replace("(anonymous namespace)::", "").replace("inferd::kernels::", "")
+        elif found := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", line):
+            table.setdefault(kernel, {})[arch] = tuple(map(int, found.groups()))
+    return table
+
+
+def write(table, out):
+    lines = ["# Device kernels", "",
+             "Made by `./dev cuda`; do not edit. Registers, shared memory (static and dynamic) and occupancy on paper are for",
+             "sm_80 / sm_90a / sm_100. Nothing spills: the build fails if a kernel does. Bytes and flops are the formula's at the shape",
+             "named; intensity is flops per byte.", "",
+             "| kernel | registers | shared KiB | occupancy % | limited by | shape | MB moved | intensity |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    spills = []
+    for kernel in sorted(table):
+        threads, dynamic, moved, flops, words = shape(kernel)
+        archs = [a for a in LIMITS if a in table[kernel]]
+        resources = [table[kernel][a] for a in archs]
+        full = [occupancy(a, r[0], max(0, r[2] - 1024 if a != "sm_80" else r[2]) + dynamic, threads) for a, r in zip(archs, resources)]
+        spills += [kernel for r in resources if r[3] > 0]
+        lines.append(f"| {kernel} | {' / '.join(str(r[0]) for r in resources)} | {(resources[0][2] + dynamic) / 1024:.1f} | "
+                     f"{' / '.join(str(f[0]) for f in full)} | {full[-1][1]} | {words} | {moved / 1e6:.3g} | "
+                     f"{flops / moved if moved else 0:.2g} |")
+    out.write_text("\n".join(lines) + "\n")
+    return spills
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuobjdump", required=True)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    table = read(arguments.cuobjdump, arguments.library)
+    spills = write(table, arguments.out)
+    print(f"{len(table)} kernels in {arguments.out}, {len(spills)} use local memory")
+    for kernel in spills:
+        print(f"local memory: {kernel}", file=sys.stderr)
+    sys.exit(0 if table and not spills else 1)
+
+
+if __name__ == "__main__":
+    main()
