@@ -237,8 +237,19 @@ Result<> Watch(const leader::Leader& leader) {
   return {};
 }
 
-/// New work is refused, accepted work finishes.
+/// Unready at once; after a while new work is refused, and accepted work finishes.
 void Drain(const HttpConfig& http, api::Server* server, api::GrpcServer* grpc) {
+  server->BeginLeaving();
+  if (grpc != nullptr) {
+    grpc->BeginLeaving();
+  }
+  if (http.drain_delay_s > 0) {
+    log::Info("app", "not ready any more; new requests are taken for {} s", http.drain_delay_s);
+    const std::int64_t refuse_ms = base::SteadyClock::Get().NowMs() + http.drain_delay_s * 1000;
+    while (base::SteadyClock::Get().NowMs() < refuse_ms) {
+      poll(nullptr, 0, kDrainPollMs);
+    }
+  }
   server->BeginDrain();
   if (grpc != nullptr) {
     grpc->BeginDrain();

@@ -107,6 +107,16 @@ def test_drain(start, stop_signal):
     assert server.process.wait(60) == 0
 
 
+def test_drain_delay_serves_on_while_unready(start):
+    server = start("--drain-delay", "3")
+    server.terminate()
+    deadline = time.monotonic() + 3
+    while server.status("/readyz") != 503:
+        assert time.monotonic() < deadline
+    assert chat(server, "fox").choices[0].message.content == "The quick brown fox jumps"
+    assert server.process.wait(20) == 0
+
+
 def test_a_second_signal_ends_at_once(start):
     server = start()
     stream = chat(server, "count", max_tokens=4000, stream=True)

@@ -165,9 +165,14 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcOptions& options
 
 std::uint16_t GrpcServer::port() const { return static_cast<std::uint16_t>(impl_->port); }
 
-void GrpcServer::BeginDrain() {
-  impl_->shared.draining.store(true, std::memory_order_release);
+void GrpcServer::BeginLeaving() {
+  impl_->shared.leaving.store(true, std::memory_order_release);
   impl_->changed.notify_all();
+}
+
+void GrpcServer::BeginDrain() {
+  BeginLeaving();
+  impl_->shared.draining.store(true, std::memory_order_release);
 }
 
 void GrpcServer::Stop() {
@@ -177,8 +182,7 @@ void GrpcServer::Stop() {
       return;
     }
   }
-  impl_->shared.draining.store(true, std::memory_order_release);
-  impl_->changed.notify_all();
+  BeginDrain();
   if (impl_->health.joinable()) {
     impl_->health.join();
   }

@@ -35,7 +35,9 @@ class GrpcServer {
   GrpcServer& operator=(const GrpcServer&) = delete;
 
   std::uint16_t port() const;
-  /// Any thread: health says NOT_SERVING, new work ends with UNAVAILABLE; accepted work goes on.
+  /// Any thread: health says NOT_SERVING; work is still taken.
+  void BeginLeaving();
+  /// Any thread: the same, and new work ends with UNAVAILABLE; accepted work goes on.
   void BeginDrain();
   /// Cancels what runs, closes all connections, joins the threads.
   void Stop();

@@ -31,7 +31,8 @@ struct GrpcShared {
   std::unique_ptr<RequestPool> pool;
   tenant::Gate* gate = nullptr;  // null: everybody may ask
   RunningRequests& running;
-  std::atomic<bool> draining{false};
+  std::atomic<bool> leaving{false};   // not ready any more
+  std::atomic<bool> draining{false};  // takes no new work
 
   /// The context of a call that begins now. What generates takes its share of the admission and
   /// settles it.
@@ -44,7 +45,7 @@ struct GrpcShared {
             .admission = std::move(admission)};
   }
   bool ready() const {
-    return service.phase() == leader::Phase::kReady && !draining.load(std::memory_order_acquire);
+    return service.phase() == leader::Phase::kReady && !leaving.load(std::memory_order_acquire);
   }
   static std::int64_t NowNs();
 

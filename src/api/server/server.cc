@@ -150,7 +150,8 @@ void Server::Stop() {
 }
 
 void Server::BeginDrain() {
-  draining_.store(true, std::memory_order_release);
+  BeginLeaving();
+  refusing_.store(true, std::memory_order_release);
   if (batches_ != nullptr) {
     batches_->BeginDrain();
   }
@@ -247,7 +248,7 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                         .arrived_ns = NowNs(),
                         .admission = *std::move(admitted)};
   if (route.endpoint->needs_model) {
-    if (auto error = NotServing(service_->phase(), context.draining)) {
+    if (auto error = NotServing(service_->phase(), refusing_.load(std::memory_order_acquire))) {
       return refuse(*error, {});
     }
   }

@@ -51,7 +51,10 @@ class Server : public Dispatcher {
   ~Server() override;
 
   std::uint16_t port() const { return port_; }
-  /// Any thread: readiness goes false, new work is answered 503; accepted work goes on.
+  /// Any thread: readiness goes false and connections close after their answer; work is still
+  /// taken, for the routers that have not seen it yet.
+  void BeginLeaving() { draining_.store(true, std::memory_order_release); }
+  /// Any thread: the same, and new work is answered 503; accepted work goes on.
   void BeginDrain();
   bool draining() const override { return draining_.load(std::memory_order_acquire); }
   RunningRequests* running() override { return &running_; }
@@ -100,8 +103,9 @@ class Server : public Dispatcher {
   std::unique_ptr<BatchRunner> batches_;
   const std::int64_t started_ns_;
   std::uint16_t port_ = 0;
-  Listener unix_listener_;  // with options_.uds
-  std::atomic<bool> draining_{false};
+  Listener unix_listener_;             // with options_.uds
+  std::atomic<bool> draining_{false};  // not ready any more
+  std::atomic<bool> refusing_{false};  // takes no new work
   std::vector<std::unique_ptr<IoThread>> io_threads_;
   std::unique_ptr<RequestPool> pool_;
   std::vector<std::jthread> threads_;

@@ -329,6 +329,17 @@ TEST_F(ServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_TRUE(Eventually([&] { return server_->open_requests() == 0; }));
 }
 
+TEST_F(ServerTest, WhatLeavesIsUnreadyButStillServes) {
+  Start();
+  server_->BeginLeaving();
+  EXPECT_EQ(Get(port_, "/readyz").status, 503);
+  EXPECT_EQ(Get(port_, "/v2/health/ready").status, 503);
+  EXPECT_EQ(Get(port_, "/livez").status, 200);
+  const Reply served = Post(port_, "/v1/chat/completions", kChat);
+  EXPECT_EQ(served.status, 200);
+  EXPECT_TRUE(served.Has("connection: close"));
+}
+
 TEST_F(ServerTest, StopEndsWhatRuns) {
   Start();
   service_.Pause(true);

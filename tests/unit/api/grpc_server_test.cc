@@ -245,6 +245,14 @@ TEST_F(GrpcServerTest, HealthFollowsReadinessPerService) {
   watch.Finish();
 }
 
+TEST_F(GrpcServerTest, WhatLeavesIsUnreadyButStillServes) {
+  StartServer();
+  server_->BeginLeaving();
+  EXPECT_TRUE(WaitHealth("", 2));
+  const std::string path = "/inferd.v1.Inference/ChatCompletion";
+  EXPECT_TRUE(CallRaw(channel_, path, GoodRequest(path)).status.ok());
+}
+
 TEST_F(GrpcServerTest, ADrainFinishesWhatRunsAndRefusesTheRest) {
   StartServer();
   service_.Pause(true);

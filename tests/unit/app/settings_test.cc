@@ -156,6 +156,8 @@ TEST(CommandLine, TakesTheCallOfKServe) {
                                       "8000",
                                       "--disable-access-log-for-endpoints",
                                       "/health,/metrics,/ping",
+                                      "--drain-delay",
+                                      "5",
                                       "--shutdown-timeout",
                                       "45",
                                       "--tensor-parallel-size",
@@ -163,6 +165,7 @@ TEST(CommandLine, TakesTheCallOfKServe) {
   ASSERT_TRUE(line.ok()) << line.error().message();
   EXPECT_EQ(line->config.model.model, "/mnt/models");
   EXPECT_EQ(line->config.model.served_model_name, (std::vector<std::string>{"A", "B"}));
+  EXPECT_EQ(line->config.http.drain_delay_s, 5);
   EXPECT_EQ(line->config.http.shutdown_timeout_s, 45);
   EXPECT_EQ(ParseCommandLine({"m", "--tp", "2", "--tp", "3"})->config.parallel.tp, 3)
       << "the last one wins";
