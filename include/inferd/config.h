@@ -22,7 +22,8 @@ struct ModelConfig {
   std::int64_t max_model_len = 0;  // 0: what the model and the memory allow
   std::string dtype = "auto";
   std::string quantization;
-  bool offline = false;  // never download
+  bool offline = false;              // never download
+  bool force_include_usage = false;  // in streams that did not ask for it
 };
 
 struct ParallelConfig {

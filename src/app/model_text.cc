@@ -171,6 +171,7 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
   INFERD_TRY(AddDialect(config, source, served.get()));
   served->specials = specials;
   served->trust_request_chat_template = config.trust_request_chat_template;
+  served->force_include_usage = config.force_include_usage;
   served->grammars = std::make_shared<text::GrammarCache>(served->tokenizer, model.spec.eos_ids);
   served->version = config.model_version.empty() ? Fingerprint(model) : config.model_version;
   for (const char c : served->version) {

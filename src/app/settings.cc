@@ -38,6 +38,10 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
            {"--trust-request-chat-template"},
            "Let a request bring its own chat_template (it runs bounded and without host access)",
            &m->trust_request_chat_template},
+          {"model.force_include_usage",
+           {"--enable-force-include-usage"},
+           "End every stream with its usage, as gateways that count tokens want it",
+           &m->force_include_usage},
           {"model.tool_call_parser",
            {"--tool-call-parser"},
            "How the model writes tool calls: a name of docs/tools.md, auto or none",
@@ -542,6 +546,11 @@ std::string Nearest(std::string_view asked, const std::vector<std::string>& name
   return best;
 }
 
+/// Kubernetes sets INFERD_PORT=tcp://10.0.0.1:8000 in every pod near a Service called inferd.
+static bool IsServiceLink(std::string_view name, std::string_view text) {
+  return name.ends_with("_PORT") && (text.starts_with("tcp://") || text.starts_with("udp://"));
+}
+
 Result<> ApplyEnvironment(const std::vector<Setting>& settings) {
   for (const Setting& setting : settings) {
     for (const Foreign& foreign : kForeign) {
@@ -552,7 +561,8 @@ Result<> ApplyEnvironment(const std::vector<Setting>& settings) {
       }
     }
     const std::string name = EnvironmentName(setting);
-    if (const char* const text = std::getenv(name.c_str()); text != nullptr && *text != '\0') {
+    const char* const text = std::getenv(name.c_str());
+    if (text != nullptr && *text != '\0' && !IsServiceLink(name, text)) {
       INFERD_TRY(SetFromText(setting, name, text));
     }
   }

@@ -278,7 +278,7 @@ Result<> ApplyParams(const ServerContext& context,
   spec->min_tokens = params.min_tokens;
   spec->n = params.n;
   spec->stream = params.stream;
-  spec->include_usage = params.include_usage;
+  spec->include_usage = params.include_usage || context.model.force_include_usage;
   spec->include_stop = params.include_stop;
   spec->skip_special = params.skip_special;
   spec->logprobs = params.sampling.logprobs >= 0;

@@ -35,6 +35,7 @@ struct ServedModel {
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   text::SpecialTokens specials;                             // for templates that requests bring
   bool trust_request_chat_template = false;                 // requests may bring one
+  bool force_include_usage = false;                         // in streams that did not ask
   text::Dialect dialect;                                    // of tool calls and reasoning
   std::shared_ptr<const std::vector<bool>> marker_tokens;   // control tokens that its parser needs
   bool arguments_as_text = false;      // the template wants past calls' arguments as JSON text

@@ -76,6 +76,19 @@ TEST_F(ServerTest, UsageComesOnceAtTheEndWhenAskedFor) {
   EXPECT_FALSE(events[events.size() - 2]["choices"][0]["finish_reason"].is_null());
 }
 
+TEST_F(ServerTest, UsageIsForcedOnStreamsThatDidNotAsk) {
+  auto model = std::make_shared<ServedModel>(*TestModel());
+  model->force_include_usage = true;
+  HttpOptions options;
+  options.port = 0;
+  auto started = Server::Start(options, model, &service_);
+  ASSERT_TRUE(started.ok()) << started.error().message();
+  server_ = *std::move(started);
+  const auto events =
+      Events(Post(server_->port(), "/v1/chat/completions", ChatWith(R"("stream":true)")).body);
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 6);
+}
+
 TEST_F(ServerTest, StopStringsOverTokens) {
   Start();
   auto script = Bytes("The quick brown fox");

@@ -119,6 +119,15 @@ TEST(CommandLine, OrderIsDefaultFileEnvironmentFlag) {
   EXPECT_EQ(line->config.parallel.dp, 4);
 }
 
+TEST(CommandLine, ALinkToAServiceOfOurNameIsNoSetting) {
+  const Variable port("INFERD_PORT", "tcp://10.0.0.1:8000");
+  const Variable grpc("INFERD_GRPC_PORT", "tcp://10.0.0.1:8001");
+  const auto line = ParseCommandLine({"m"});
+  ASSERT_TRUE(line.ok()) << line.error().message();
+  EXPECT_EQ(line->config.http.port, 8000);
+  EXPECT_EQ(line->config.grpc.port, "auto");
+}
+
 TEST(CommandLine, KnowsOtherServersSpellings) {
   auto line = ParseCommandLine({"serve",
                                 "--model=m",
