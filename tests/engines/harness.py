@@ -2,6 +2,7 @@
 """Processes for the tests with real engines: each on loopback, on free ports, ended with its test, its log kept."""
 
 import concurrent.futures
+import http.server
 import json
 import os
 import pathlib
@@ -216,3 +217,41 @@ class Load:
             future.result(90)
         self.pool.shutdown()
         return self
+
+
+class FakeReplica:
+    """Ready, and answers every request with one status; counts what it was asked."""
+
+    def __init__(self, answer):
+        outer = self
+        self.seen = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _answer(self, code):
+                body = b'{"error": {"message": "fake"}}'
+                self.send_response(code)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Retry-After", "7")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self):
+                self._answer(200)
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                outer.seen.append((self.path, time.monotonic()))
+                self._answer(answer)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def port(self):
+        return self.server.server_address[1]

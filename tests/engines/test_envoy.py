@@ -215,3 +215,19 @@ def test_without_the_rate_limit_service_requests_go_on(envoy, inferd):
     server = inferd()
     gateway = envoy([server.port], [server.port], ratelimit=free_ports(1)[0])
     assert chat(gateway, ONE).status_code == 200
+
+
+def test_what_is_tried_again(envoy):
+    """An inference that was refused with 503 goes to another replica, a little later; 429 and uploads are asked once."""
+    for answer, path, model, attempts in ((503, "/v1/chat/completions", "chat", 2), (429, "/v1/chat/completions", "chat", 1),
+                                          (503, "/v1/files", "", 1), (500, "/v1/chat/completions", "chat", 1)):
+        replicas = [harness.FakeReplica(answer) for _ in range(2)]
+        gateway = envoy([r.port for r in replicas], [replicas[0].port], name=f"envoy{answer}{model}")
+        reply = httpx.post(gateway.url + path, json={"model": model}, headers=ONE, timeout=30)
+        assert reply.status_code == answer
+        assert reply.headers["retry-after"] == "7"  # the replica's own words
+        assert reply.json()["error"]["message"] == "fake"
+        seen = [len(r.seen) for r in replicas]
+        assert sum(seen) >= attempts and (attempts > 1) == (sum(seen) > 1), (answer, path, seen)
+        if attempts > 1:
+            assert min(seen) >= 1, seen  # on another one, not the same again

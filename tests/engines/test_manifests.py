@@ -1,14 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every manifest before a real API server: strict, with CEL rules, and wrong ones refused."""
+"""Every manifest and 16 sets of chart values before a real API server: strict, with CEL rules, and wrong ones refused."""
 
 import copy
+import json
+import subprocess
 
 import pytest
+import yaml
 
 import harness
 from kube import Cluster, Refused, documents
 
+CHART = harness.DEPLOY / "helm/inferd"
 MANIFESTS = sorted(path for folder in ("k8s", "kserve", "gie") for path in (harness.DEPLOY / folder).glob("*.yaml"))
+
+GPU = {"device": "cuda", "accelerator": {"resource": "nvidia.com/gpu"}}
+GROUP = {"mode": "leaderWorkerSet", "groupSize": 2, "cluster": {"existingSecret": "inferd-cluster"}, "parallel": {"tp": 8, "pp": 2}, **GPU}
+VALUES = {
+    "defaults": {},
+    "cpu, keys, metrics": {"auth": {"existingSecret": "keys"}, "serviceMonitor": {"enabled": True, "labels": {"release": "p"}}},
+    "one gpu": GPU,
+    "tp 4": {**GPU, "parallel": {"tp": 4}, "replicas": 3, "sharedMemory": "16Gi"},
+    "two replicas in a pod": {**GPU, "parallel": {"tp": 2, "dp": 2}},
+    "mig": {"device": "cuda", "accelerator": {"resource": "nvidia.com/mig-1g.10gb", "count": 1}, "replicas": 7},
+    "priority": {"priorityClass": {"create": True}, "podDisruptionBudget": {"enabled": False}},
+    "volume": {"model": {"source": "/models/llama", "servedNames": ["llama", "llama-70b"], "version": "v2", "claim": "models"}},
+    "grpc": {"service": {"grpc": True}, "extraArgs": ["--max-num-seqs=128"], "extraEnv": [{"name": "TZ", "value": "UTC"}]},
+    "hpa": {"autoscaling": {"kind": "hpa"}},
+    "keda": {"autoscaling": {"kind": "keda", "minReplicas": 2, "maxReplicas": 8}},
+    "group": GROUP,
+    "group, rack, keda": {**GROUP, "topology": {"exclusiveKey": "example.com/rack"}, "autoscaling": {"kind": "keda"}, "replicas": 4},
+    "group, hpa, pool": {**GROUP, "autoscaling": {"kind": "hpa"}, "inferencePool": {"enabled": True}},
+    "stateful": {**GROUP, "mode": "statefulSet", "replicas": 2, "auth": {"existingSecret": "keys"}},
+    "placed": {"nodeSelector": {"pool": "gpu"}, "tolerations": [{"key": "gpu", "operator": "Exists"}], "podLabels": {"team": "a"},
+               "podAnnotations": {"note": "x"}, "image": {"repository": "r.example/inferd", "tag": "1", "pullSecrets": [{"name": "pull"}]},
+               "serviceAccount": {"create": False, "name": "models"}},
+}
+WRONG_VALUES = {
+    "tp over MIG slices": ({"accelerator": {"resource": "nvidia.com/mig-1g.10gb"}, "parallel": {"tp": 2}}, "no link"),
+    "a group without a controller": ({"groupSize": 2}, "leaderWorkerSet or statefulSet"),
+    "a group without a secret": ({**GROUP, "cluster": {"existingSecret": ""}}, "existingSecret"),
+    "a scaled statefulset": ({**GROUP, "mode": "statefulSet", "autoscaling": {"kind": "hpa"}}, "cannot be scaled"),
+    "ranks that cannot be dealt": ({**GROUP, "groupSize": 3}, "cannot be dealt"),
+    "an unknown mode": ({"mode": "daemonset"}, "mode"),
+    "a misspelt key": ({"replica": 2}, "replica"),
+    "a negative number": ({"replicas": -1}, "replicas"),
+}
+
+
+def helm(engine, *arguments):
+    return subprocess.run([engine("helm") / "helm", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def render(engine, folder, values, release="chat", namespace="team-ml"):
+    path = folder / "values.yaml"
+    path.write_text(json.dumps(values))
+    done = helm(engine, "template", release, CHART, "-f", path, "--namespace", namespace)
+    assert done.returncode == 0, done.stderr
+    return [d for d in yaml.safe_load_all(done.stdout) if d]
 
 
 def pod_templates(document):
@@ -59,6 +108,36 @@ def test_a_manifest_is_accepted(cluster, path):
     assert found
     for document in found:
         check(cluster, document)
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+def test_a_rendered_chart_is_accepted(cluster, engine, tmp_path, values):
+    kinds = []
+    for document in render(engine, tmp_path, values):
+        check(cluster, document)
+        kinds.append(document["kind"])
+    assert "Service" in kinds
+    wanted = {"deployment": "Deployment", "leaderWorkerSet": "LeaderWorkerSet", "statefulSet": "StatefulSet"}
+    assert kinds.count(wanted[values.get("mode", "deployment")]) == (2 if values.get("mode") == "statefulSet" else 1)
+    scaling = values.get("autoscaling", {}).get("kind")
+    assert ("ScaledObject" in kinds, "HorizontalPodAutoscaler" in kinds) == (scaling == "keda", scaling == "hpa")
+
+
+def test_the_chart_is_clean(engine, tmp_path):
+    for number, values in enumerate(VALUES.values()):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(json.dumps(values))
+        done = helm(engine, "lint", "--strict", CHART, "-f", path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values,says", WRONG_VALUES.values(), ids=WRONG_VALUES.keys())
+def test_wrong_values_are_refused_with_a_reason(engine, tmp_path, values, says):
+    path = tmp_path / "values.yaml"
+    path.write_text(json.dumps(values))
+    done = helm(engine, "template", "chat", CHART, "-f", path)
+    assert done.returncode != 0
+    assert says in done.stderr, done.stderr
 
 
 def at(document, path):

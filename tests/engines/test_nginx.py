@@ -134,3 +134,16 @@ def test_a_replica_goes_under_load(nginx, inferd, how):
     assert load.silent_cuts == []
     if how == "drain":
         assert load.streams_broken == 0
+
+
+@pytest.mark.parametrize("answer,path,attempts", [(503, "/v1/chat/completions", 2), (429, "/v1/chat/completions", 1),
+                                                  (503, "/v1/files", 1), (500, "/v1/chat/completions", 1)])
+def test_what_is_tried_again(nginx, answer, path, attempts):
+    """An inference that was refused with 503 goes to another replica; 429 and uploads are asked once."""
+    replicas = [harness.FakeReplica(answer) for _ in range(2)]
+    url = nginx([r.port for r in replicas], replicas[0].port, *PLENTY)
+    reply = httpx.post(url + path, json={"model": "chat"}, headers={**ONE, "x-inferd-model-version": "v1"}, timeout=30)
+    assert reply.status_code == answer
+    assert reply.json()["error"]["message"] == "fake"
+    assert [len(r.seen) for r in replicas].count(1) == attempts
+    assert sum(len(r.seen) for r in replicas) == attempts

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""integrations/ray_serve under a real Ray Serve: deploy two applications from the shipped file, stream, scale 1 to 3 to 1,
+kill a daemon and recover, 429 when overloaded. Models, sizes and delays are changed for the test."""
+
+import collections
+import os
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+import yaml
+
+ray = pytest.importorskip("ray", reason="Ray is not installed; `./dev test cluster-engines` has it")
+
+import harness  # noqa: E402
+from harness import FOX, chat_body, eventually, free_ports, read_stream  # noqa: E402
+
+APP = harness.ROOT / "integrations/ray_serve"
+
+
+@pytest.fixture(scope="module")
+def url(binary, toy, tmp_path_factory):
+    os.environ.update(RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S="0.5", RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S="0.5",
+                      PYTHONPATH=str(APP), RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", HF_HUB_OFFLINE="1")
+    sys.path.insert(0, str(APP))
+    from ray import serve
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+    port, = free_ports(1)
+    config = yaml.safe_load((APP / "serve_config.yaml").read_text())
+    config["http_options"].update(host="127.0.0.1", port=port)
+    for application in config["applications"]:
+        application["args"].update(model=str(toy), served_model_name="chat", binary=str(binary), drain_seconds=10, flags=[
+            "--threads", "1", "--kv-cache-bytes", str(64 << 20)])
+        deployment = application["deployments"][0]
+        deployment["ray_actor_options"] = {"num_cpus": 0.1}
+        deployment.update(health_check_period_s=1, graceful_shutdown_timeout_s=15)
+    chat, small = config["applications"]
+    chat["deployments"][0].update(max_ongoing_requests=6, max_queued_requests=200)
+    scaling = chat["deployments"][0]["autoscaling_config"]
+    scaling.update(max_replicas=3, upscale_delay_s=1, downscale_delay_s=2, metrics_interval_s=0.5,
+                   look_back_period_s=1)
+    scaling["policy"]["policy_kwargs"]["requests_per_replica"] = 4
+    small["deployments"][0].update(num_replicas=1, max_ongoing_requests=4, max_queued_requests=4)
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=str(tmp_path_factory.mktemp("r"))[:80])
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port, "request_timeout_s": 600})
+        _get_global_client().deploy_apps(ServeDeploySchema(**config))
+
+        def running():
+            states = serve.status().applications
+            assert not any(s.status == "DEPLOY_FAILED" for s in states.values()), states
+            return len(states) == 2 and all(s.status == "RUNNING" for s in states.values())
+
+        eventually(running, 180, 0.5, message=lambda: serve.status())
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def daemons(application=None):
+    """The daemons' pids, leaders only."""
+    import psutil
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] and p.info["cmdline"][1:2] == ["serve"]
+            and any("inferd-" in a and a.endswith("/port") for a in p.info["cmdline"])]
+
+
+def replicas(application):
+    from ray import serve
+    states = serve.status().applications[application].deployments["Inferd"].replica_states
+    return {str(getattr(state, "value", state)): count for state, count in states.items()}.get("RUNNING", 0)
+
+
+def ask(client, url, **more):
+    reply = client.post(url + "/v1/chat/completions", json=chat_body(**more))
+    return reply
+
+
+def test_two_applications_and_streams(url):
+    with httpx.Client(timeout=60) as client:
+        for prefix in ("/chat", "/small"):
+            eventually(lambda: ask(client, url + prefix).status_code == 200, 30)
+            assert ask(client, url + prefix).json()["choices"][0]["message"]["content"] == FOX
+            assert client.get(url + prefix + "/v1/models").json()["data"][0]["id"] == "chat"
+        bad = client.post(url + "/chat/v1/chat/completions", json={"model": "nobody", "messages": []})
+        assert bad.status_code in (400, 404) and "error" in bad.json()  # the daemon's own answer
+        text = read_stream(client, url + "/chat", chat_body("count", max_tokens=300))
+        assert len(text.split()) == 300
+        with client.stream("POST", url + "/chat/v1/chat/completions", json=chat_body("count", max_tokens=3900, stream=True)) as reply:
+            chunks = reply.iter_text()
+            first = next(chunks)
+            assert "[DONE]" not in first  # it came before the end was made
+
+
+def test_scales_on_the_queue_of_the_daemons(url):
+    assert replicas("chat") == 1
+    stop, failures = threading.Event(), []
+
+    def talk():
+        with httpx.Client(timeout=120) as client:
+            while not stop.is_set():
+                reply = ask(client, url + "/chat", script="count", max_tokens=1500)
+                if reply.status_code != 200:
+                    failures.append((reply.status_code, reply.text[:200]))
+
+    threads = [threading.Thread(target=talk) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    try:
+        eventually(lambda: replicas("chat") == 3, 90, 0.5, message=lambda: f"{replicas('chat')} replicas")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(120)
+    assert failures == []
+    eventually(lambda: replicas("chat") == 1, 90, 0.5, message=lambda: f"{replicas('chat')} replicas")
+    eventually(lambda: len(daemons()) == 2, 30, message=lambda: daemons())  # their daemons ended with them
+
+
+def test_overload_is_429(url):
+    answers = collections.Counter()
+    lock = threading.Lock()
+
+    def talk():
+        with httpx.Client(timeout=120) as client:
+            reply = ask(client, url + "/small", script="count", max_tokens=1500)
+            with lock:
+                answers[reply.status_code] += 1
+                if reply.status_code == 429:
+                    assert reply.headers["retry-after"] == "1"
+                    answers["retry-after"] += 1
+
+    threads = [threading.Thread(target=talk) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(180)
+    assert set(answers) == {200, 429, "retry-after"}, answers
+    assert answers[200] >= 8 and answers[200] + answers[429] == 40 and answers["retry-after"] == answers[429]
+
+
+def test_a_daemon_dies_and_is_replaced(url):
+    eventually(lambda: len(daemons()) == 2, 30)
+    before = set(daemons())
+    for pid in before:
+        os.kill(pid, 9)
+    begun = time.monotonic()
+    with httpx.Client(timeout=60) as client:
+        first = ask(client, url + "/chat")
+        assert first.status_code in (500, 503)  # at once, not after a time-out
+        assert time.monotonic() - begun < 10
+        eventually(lambda: ask(client, url + "/chat").status_code == 200, 90, 0.2)
+        recovered = time.monotonic() - begun
+        eventually(lambda: ask(client, url + "/small").status_code == 200, 90, 0.2)
+        assert ask(client, url + "/chat").json()["choices"][0]["message"]["content"] == FOX
+    print(f"recovered after {recovered:.1f} s")
+    assert before.isdisjoint(daemons())
