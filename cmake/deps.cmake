@@ -15,6 +15,7 @@ find_package(yaml-cpp REQUIRED)                         # config file and model 
 find_package(SQLite3 REQUIRED)                          # usage ledger: one file, read while it is written
 find_package(CLI11 REQUIRED)                            # flags
 pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)  # metrics text
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)  # cores, caches and NUMA nodes of this host (inferd topo)
 if(INFERD_TESTS)
   find_package(GTest REQUIRED)
 endif()

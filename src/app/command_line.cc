@@ -2,6 +2,7 @@
 // The only file that knows CLI11, which throws.
 #include "app/command_line.h"
 
+#include "app/cluster_plan.h"
 #include "app/settings.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -22,6 +23,8 @@ namespace {
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxListWords = 64;
 constexpr std::int64_t kMaxBenchNumber = 1 << 20;
+constexpr std::int64_t kPlannedSequences = 256;
+constexpr std::int64_t kPlannedTokens = 2048;
 
 struct CommandHelp {
   const char* name;
@@ -36,9 +39,53 @@ constexpr std::array kCommands = {
         "  inferd qwen2.5-coder-0.5b                    serve on http://127.0.0.1:8000\n"
         "  inferd --model ./model.gguf --tp 2 --port 0  two ranks, any free port\n"
         "  inferd MODEL --print-config > inferd.yaml    all settings; use the file with --config"},
-    CommandHelp{"plan",
-                "inferd plan MODEL [flags]",
-                "Show how a model would be cut and what memory each rank needs; serves nothing."},
+    CommandHelp{
+        "plan",
+        "inferd plan MODEL [--gpus 32xA100-80G] [flags]",
+        "Show how a model would be cut and what memory each rank needs; reads a header or a config "
+        "alone.\n\n"
+        "  inferd plan MODEL --tp 2                    the cut and the ledger on this host\n"
+        "  inferd plan llama-70b --gpus 32xA100-80G --nodes 4x8 --rate 20 --target-ttft 2s\n\n"
+        "With --gpus: all layouts of a cluster that fit, ranked, with placement, memory of each\n"
+        "rank, predicted times and cost. --tp, --pp and --ep may be auto, which they are then:\n"
+        "  --gpus NxDEVICE       devices in all; DEVICE is a profile (A100-40G, A100-80G, H100, "
+        "H200,\n"
+        "                        B200, L40S, A10, cpu) or a MIG slice of one (A100-80G:1g.10gb)\n"
+        "  --nodes HxN           hosts and devices of each; default: hosts of 8\n"
+        "  --topology FILE       output of `nvidia-smi topo -m` of one host: its NVLink domains\n"
+        "  --rate R              requests per second that the cluster gets\n"
+        "  --input N --output N  tokens of a request [1000, 300]\n"
+        "  --target-ttft T       time to first token at most, as 2s or 500ms\n"
+        "  --target-itl T        time per further token at most\n"
+        "  --redundancy N        replicas kept in reserve [0]\n"
+        "  --weight-bits N       weights quantised to 16, 8 or 4 bits; default: as the files have "
+        "them\n"
+        "  --devices FILE        YAML of more device profiles, before the built-in ones\n"
+        "  --max-num-seqs N, --max-num-batched-tokens N  of a replica's step [256, 2048]\n"
+        "  --json                JSON instead of tables\n\n"
+        "With --gpus and --simulate TRACE the real router and schedulers run the trace in virtual\n"
+        "time; its lines are {\"arrival_s\": 0.5, \"input_tokens\": 1000, \"output_tokens\": "
+        "300}:\n"
+        "  --generate-trace FILE write one: --requests N [1000] at --rate R [1], --input, "
+        "--output,\n"
+        "                        --spread S (deviation over mean) [0.5], --prefixes N shared ones "
+        "[0],\n"
+        "                        --trace-seed N [1]\n"
+        "  --layouts N           compare the N best layouts [1]\n"
+        "  --find-knee           the highest rate at which 99 % of the requests meet the targets\n"
+        "  --lose-node-at S      the first host is lost then; --redundancy replicas take over "
+        "after\n"
+        "  --cold-start S        seconds [reading the weights + 20], or at once with --prewarmed\n"
+        "  --autoscale MIN       from MIN replicas up to all, by the length of the queue\n\n"
+        "MODEL is a config.json, a folder with one, a GGUF file, a model in the cache or a "
+        "built-in\n"
+        "shape (llama-70b, qwen3-235b-a22b, ...). Exit status: 0 it fits, 2 it does not: the "
+        "message\n"
+        "says what would; 1 a flag or file is wrong. docs/planning.md has the formulas."},
+    CommandHelp{"topo",
+                "inferd topo [--topology FILE] [--json]",
+                "Print how the devices of this host reach each other, and their domains; with\n"
+                "--topology from the output of `nvidia-smi topo -m` (- reads standard input)."},
     CommandHelp{
         "fetch", "inferd fetch NAME", "Download a model into the cache and print its path."},
     CommandHelp{"tokenize",
@@ -62,7 +109,7 @@ constexpr std::array kCommands = {
         "crash)\n"
         "goes on from there when the same command is given again; no request is answered twice.\n\n"
         "Exit status: 0 all requests were answered, 3 all were run but some have errors in the\n"
-        "output, 1 it could not be run or was ended, 2 the command line is wrong."},
+        "output, 1 it could not be run, was ended or the command line is wrong."},
     CommandHelp{
         "bench",
         "inferd bench MODEL [flags]",
@@ -138,6 +185,9 @@ class Parser {
       AddBenchOptions(&line->bench);
       app_.add_flag("--json", line->json);
     }
+    if (line->command == "plan" || line->command == "topo") {
+      AddPlanFlags(line->command == "plan", &line->plan);
+    }
     if (line->command == "run-batch") {
       app_.add_option("-i,--input-file", line->input_file)->expected(1);
       app_.add_option("-o,--output-file", line->output_file)->expected(1);
@@ -194,6 +244,40 @@ class Parser {
   std::string config_file;
 
  private:
+  void AddPlanFlags(bool is_plan, PlanFlags* plan) {
+    app_.add_option("--topology", plan->topology)->expected(1);
+    app_.add_flag("--json", plan->json);
+    if (!is_plan) {
+      return;
+    }
+    const std::pair<const char*, std::string*> options[] = {
+        {"--gpus", &plan->gpus},
+        {"--nodes", &plan->nodes},
+        {"--devices", &plan->devices_file},
+        {"--rate", &plan->rate},
+        {"--input", &plan->input},
+        {"--output", &plan->output},
+        {"--target-ttft", &plan->target_ttft},
+        {"--target-itl", &plan->target_itl},
+        {"--redundancy", &plan->redundancy},
+        {"--weight-bits", &plan->weight_bits},
+        {"--simulate", &plan->simulate},
+        {"--generate-trace", &plan->generate_trace},
+        {"--requests", &plan->requests},
+        {"--spread", &plan->spread},
+        {"--prefixes", &plan->prefixes},
+        {"--trace-seed", &plan->trace_seed},
+        {"--layouts", &plan->layouts},
+        {"--cold-start", &plan->cold_start},
+        {"--lose-node-at", &plan->lose_node_at},
+        {"--autoscale", &plan->autoscale},
+    };
+    app_.add_flag("--prewarmed", plan->prewarmed);
+    app_.add_flag("--find-knee", plan->find_knee);
+    for (const auto& [name, text] : options) {
+      app_.add_option(name, *text)->expected(1);
+    }
+  }
   static std::string Join(const std::vector<std::string>& words) {
     std::string text;
     for (const std::string& word : words) {
@@ -258,6 +342,16 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   if (line.command == "worker") {
     line.positional.assign(args.begin() + 1, args.end());  // internal, with flags of its own
     return line;
+  }
+  if (line.command == "plan") {
+    TakeAuto(&words, &line.plan);
+  }
+  if (line.command == "plan" && std::ranges::any_of(words, [](const std::string& word) {
+        return word == "--gpus" || word.starts_with("--gpus=");
+      })) {
+    // What servers on GPUs use; the defaults of this one are for CPUs.
+    line.config.scheduler.max_num_seqs = kPlannedSequences;
+    line.config.scheduler.max_num_batched_tokens = kPlannedTokens;
   }
   const std::vector<Setting> settings = Settings(&line.config);
   Parser parser(settings, &line);

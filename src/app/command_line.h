@@ -20,6 +20,19 @@ struct BenchOptions {
   std::int64_t rounds = 3;
 };
 
+/// Flags of `inferd plan` and `inferd topo`, as texts; cluster_plan.cc reads them.
+struct PlanFlags {
+  std::string gpus, nodes, topology, devices_file;
+  std::string rate, input, output, target_ttft, target_itl, redundancy;
+  std::string weight_bits;
+  std::string tp, pp, ep;  // "auto", or empty
+  // Of traces and simulations.
+  std::string simulate, generate_trace, requests, spread, prefixes, trace_seed;
+  std::string layouts, cold_start, lose_node_at, autoscale;
+  bool prewarmed = false, find_knee = false;
+  bool json = false;
+};
+
 struct CommandLine {
   std::string command;                  // "serve" when none is given
   std::vector<std::string> positional;  // but for serve's MODEL
@@ -30,6 +43,7 @@ struct CommandLine {
   BenchOptions bench;
   std::string input_file, output_file;  // of `run-batch`
   bool overwrite = false;               // of `run-batch`
+  PlanFlags plan;                       // of `plan` and `topo`
   bool help = false;
   bool print_config = false;
   bool version = false;

@@ -18,7 +18,10 @@ Result<> Serve(const Config& config);
 Result<> Worker(const std::vector<std::string>& args);
 Result<> FetchModel(const std::vector<std::string>& names);
 Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
-Result<> PrintPlan(const Config& config);
+Result<> PrintPlan(const CommandLine& line);
+Result<> PrintTopology(const CommandLine& line);
+Result<> GenerateTrace(const CommandLine& line);
+Result<> SimulateTrace(const CommandLine& line);
 Result<> PrintUsage(const CommandLine& line);
 Result<> Bench(const CommandLine& line);
 /// The process's exit status.

@@ -2,6 +2,7 @@
 // The `inferd` binary: reads the command line and runs one command.
 #include "app/command_line.h"
 #include "app/commands.h"
+#include "app/exit_status.h"
 #include "app/settings.h"
 #include "app/signals.h"
 #include "base/log.h"
@@ -35,7 +36,10 @@ Result<> Run(const inferd::app::CommandLine& line) {
     return inferd::app::TokenizeText(line.config, line.positional);
   }
   if (line.command == "plan") {
-    return inferd::app::PrintPlan(line.config);
+    return inferd::app::PrintPlan(line);
+  }
+  if (line.command == "topo") {
+    return inferd::app::PrintTopology(line);
   }
   if (line.command == "usage") {
     return inferd::app::PrintUsage(line);
@@ -65,7 +69,7 @@ int Main(const std::vector<std::string>& args) {
   auto line = inferd::app::ParseCommandLine(args);
   if (!line.ok()) {
     std::fprintf(stderr, "inferd: %s\n", line.error().message().c_str());
-    return 2;
+    return static_cast<int>(inferd::app::ExitStatus::kConfig);
   }
   if (line->help) {
     std::fputs(inferd::app::HelpText(line->command).c_str(), stdout);
@@ -87,7 +91,7 @@ int Main(const std::vector<std::string>& args) {
   const Result<int> result = RunForStatus(*std::move(line));
   if (!result.ok()) {
     std::fprintf(stderr, "inferd: %s\n", result.error().message().c_str());
-    return 1;
+    return static_cast<int>(inferd::app::StatusOf(result.error()));
   }
   return *result;
 }
@@ -99,6 +103,6 @@ int main(int argc, char** argv) {
     return Main(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "inferd: %s\n", error.what());
-    return 70;
+    return static_cast<int>(inferd::app::ExitStatus::kInternal);
   }
 }

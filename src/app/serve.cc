@@ -231,7 +231,7 @@ Result<> Watch(const leader::Leader& leader) {
   while (!StopRequested()) {
     WaitForStop(kWatchMs);
     if (leader.phase() == leader::Phase::kFailed) {
-      return Unavailable("the model's workers failed and could not be replaced; see the log above");
+      return DataLoss("the model's workers failed and could not be replaced; see the log above");
     }
   }
   return {};

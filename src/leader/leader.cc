@@ -41,8 +41,8 @@ Result<std::string> MakeRuntimeDir(const std::string& wanted) {
       (wanted.empty() ? std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") : wanted) +
       "/inferd-XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
-    return Unavailable("cannot make a private folder {}: set --runtime-dir to a writable place",
-                       path);
+    return FailedPrecondition(
+        "cannot make a private folder {}: set --runtime-dir to a writable place", path);
   }
   return path;
 }

@@ -221,7 +221,7 @@ void Replica::Handle(LostEvent& event) {
   if (first_load && ++load_failures_ >= options_.max_load_failures) {
     const std::lock_guard lock(stats_mutex_);
     if (!failure_) {
-      failure_ = Unavailable("a worker died while the model was loaded: {}", event.why);
+      failure_ = DataLoss("a worker died while the model was loaded: {}", event.why);
     }
     phase_.store(Phase::kFailed);
   }

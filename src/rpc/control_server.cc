@@ -141,10 +141,10 @@ class ServerImpl : public ControlServer {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
-      return Unavailable("cannot listen for workers on {}{}{}",
-                         options.unix_path,
-                         options.tcp_address.empty() ? "" : " and ",
-                         options.tcp_address);
+      return FailedPrecondition("cannot listen for workers on {}{}{}",
+                                options.unix_path,
+                                options.tcp_address.empty() ? "" : " and ",
+                                options.tcp_address);
     }
     return {};
   }

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "spec/stage_balance.h"
+#include "spec/weight_classes.h"
 
 #include <fmt/format.h>
 
@@ -11,69 +12,6 @@
 
 namespace inferd::spec {
 namespace {
-
-// The part of a layer that a shard holds; the whole model is a shard too.
-struct LayerSlice {
-  std::int64_t q_heads;
-  std::int64_t kv_heads;
-  std::int64_t ffn;
-  std::int64_t experts;
-  std::int64_t expert_ffn;
-  std::int64_t shared_ffn;
-  bool first;  // holds what is added once per group: biases after a row-cut projection
-};
-
-LayerSlice WholeLayer(const ModelSpec& model) {
-  return {model.num_heads,
-          model.num_kv_heads,
-          model.intermediate_size,
-          model.moe.num_experts,
-          model.moe.expert_intermediate_size,
-          model.moe.shared_intermediate_size,
-          true};
-}
-
-LayerSlice SliceOf(const ShardPlan& shard) {
-  return {shard.q_heads.size(),
-          shard.kv_heads.size(),
-          shard.ffn.size(),
-          shard.experts.size(),
-          shard.expert_ffn.size(),
-          shard.shared_ffn.size(),
-          shard.tp_rank == 0};
-}
-
-std::int64_t CountAttention(const ModelSpec& model, const LayerSlice& slice) {
-  const std::int64_t q = slice.q_heads * model.head_dim;
-  const std::int64_t kv = slice.kv_heads * model.head_dim;
-  std::int64_t count =
-      model.hidden_size * (2 * q + 2 * kv) + 2 * model.hidden_size;  // q, o, k, v; two norms
-  count += model.qkv_bias ? q + 2 * kv : 0;
-  count += model.o_bias && slice.first ? model.hidden_size : 0;
-  count += model.qk_norm ? 2 * model.head_dim : 0;
-  count += model.attention_sinks ? slice.q_heads : 0;
-  count += model.sandwich_norm ? 2 * model.hidden_size : 0;
-  return count;
-}
-
-std::int64_t CountFfn(const ModelSpec& model, const LayerSlice& slice, bool moe) {
-  const std::int64_t matrices = 3 * model.hidden_size;  // gate, up, down
-  if (!moe) {
-    const std::int64_t bias =
-        model.mlp_bias ? 2 * slice.ffn + (slice.first ? model.hidden_size : 0) : 0;
-    return matrices * slice.ffn + bias;
-  }
-  std::int64_t count = model.moe.num_experts * model.hidden_size;  // router
-  count += slice.experts * matrices * slice.expert_ffn;
-  count += matrices * slice.shared_ffn;
-  count += model.moe.shared_gate ? model.hidden_size : 0;
-  return count;
-}
-
-std::int64_t CountLayer(const ModelSpec& model, const LayerSlice& slice, std::int64_t layer) {
-  const bool moe = model.layers[static_cast<std::size_t>(layer)].moe;
-  return CountAttention(model, slice) + CountFfn(model, slice, moe);
-}
 
 // Buffers of a step, with values of 4 bytes: residual stream and its norm, q k v and attention
 // output, gate and up of the widest FFN, rows sent to experts, logits of the rows that sample.
@@ -147,7 +85,7 @@ std::string Bytes(std::int64_t bytes) {
 }  // namespace
 
 std::int64_t CountLayerParameters(const ModelSpec& model, std::int64_t layer) {
-  return CountLayer(model, WholeLayer(model), layer);
+  return LayerWeights(model, layer).total();
 }
 
 std::int64_t CountParameters(const ModelSpec& model) {
@@ -160,15 +98,7 @@ std::int64_t CountParameters(const ModelSpec& model) {
 }
 
 std::int64_t CountParameters(const ModelSpec& model, const ShardPlan& shard) {
-  const std::int64_t table = shard.vocab.size() * model.hidden_size;
-  const bool shares = model.tied_head && shard.has_embedding;
-  std::int64_t count = shard.has_embedding ? table : 0;
-  count += shard.has_head ? model.hidden_size + (shares ? 0 : table) : 0;
-  const LayerSlice slice = SliceOf(shard);
-  for (std::int64_t layer = shard.layers.begin; layer < shard.layers.end; ++layer) {
-    count += CountLayer(model, slice, layer);
-  }
-  return count;
+  return ShardWeights(model, shard).total();
 }
 
 double BytesPerWeight(const ModelSpec& model, std::int64_t weight_bytes) {

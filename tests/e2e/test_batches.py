@@ -210,7 +210,7 @@ def test_run_batch(inferd, toy, tmp_path):
     bad = run_batch(inferd, toy, "-i", str(source), "-o", str(tmp_path / "other"))
     assert bad.returncode == 1 and "line 2: " in bad.stderr
     assert run_batch(inferd, toy, "-i", str(source)).returncode == 1
-    assert run_batch(inferd, toy, *flags, "--nonsense").returncode == 2
+    assert run_batch(inferd, toy, *flags, "--nonsense").returncode == 1
     shown = run_batch(inferd, toy, "--help").stdout
     assert "custom_id" in shown and "Exit status" in shown and "--max-num-seqs" in shown
 

@@ -20,9 +20,9 @@ def test_command_line(inferd, toy, tmp_path):
     assert run(inferd, "--version").stdout.startswith("inferd ")
     assert "--tp" in run(inferd, "--help").stdout
     wrong = run(inferd, "--model", str(toy), "--max-num-seq", "5")
-    assert wrong.returncode == 2
+    assert wrong.returncode == 1
     assert "did you mean --max-num-seqs" in wrong.stderr
-    assert run(inferd, "--tp", "many", str(toy)).returncode == 2
+    assert run(inferd, "--tp", "many", str(toy)).returncode == 1
     printed = run(inferd, str(toy), "--tensor-parallel-size", "2", "--print-config").stdout
     assert "  tp: 2\n" in printed
     file = tmp_path / "inferd.yaml"

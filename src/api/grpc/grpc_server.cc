@@ -108,7 +108,7 @@ Result<> GrpcServer::Impl::Listen() {
   }
   server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    return Unavailable(
+    return FailedPrecondition(
         "cannot listen on {}:{} for gRPC; choose another --grpc-port or stop what uses it, or "
         "switch gRPC off with --grpc-port none",
         shown,

@@ -49,7 +49,8 @@ Result<> ClearPath(const std::string& path, const sockaddr_un& address) {
   const base::UniqueFd probe = Open(AF_UNIX);
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
       errno != ECONNREFUSED) {
-    return Unavailable("cannot listen on {}: another server uses it; choose another --uds", path);
+    return FailedPrecondition("cannot listen on {}: another server uses it; choose another --uds",
+                              path);
   }
   unlink(path.c_str());
   return {};
@@ -79,10 +80,11 @@ Result<Listener> ListenTcp(const std::string& host, std::uint16_t port, bool sha
                     bind(fd, address, size) == 0 && listen(fd, kBacklog) == 0 &&
                     getsockname(fd, address, &size) == 0;
   if (!good) {
-    return Unavailable("cannot listen on {}:{}: {}; choose another --port or stop what uses it",
-                       host,
-                       port,
-                       std::strerror(errno));
+    return FailedPrecondition(
+        "cannot listen on {}:{}: {}; choose another --port or stop what uses it",
+        host,
+        port,
+        std::strerror(errno));
   }
   listener.port = ntohs(is_v4 ? v4.sin_port : v6.sin6_port);
   return listener;
@@ -95,7 +97,8 @@ Result<Listener> ListenUnix(const std::string& path) {
   const int fd = listener.fd.get();
   if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(fd, kBacklog) != 0) {
-    return Unavailable("cannot listen on {}: {}; choose another --uds", path, std::strerror(errno));
+    return FailedPrecondition(
+        "cannot listen on {}: {}; choose another --uds", path, std::strerror(errno));
   }
   return listener;
 }
