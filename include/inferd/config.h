@@ -55,12 +55,13 @@ struct SchedulerConfig {
 
 struct ClusterConfig {
   std::int64_t nnodes = 1;
-  std::int64_t node_rank = 0;
+  std::int64_t node_rank = 0;  // -1: the leader gives one
   std::string leader;  // host:port of the leader's control port; on the leader: where it listens
   std::string data_address;  // this host's address for data between hosts
   std::string secret_file;
   std::string runtime_dir;  // for the control socket; empty: under $TMPDIR or /tmp
-  std::int64_t nodes_deadline_ms = 600'000;
+  std::int64_t rendezvous_timeout_s = 1800;
+  std::int64_t peer_timeout_s = 60;
 };
 
 struct HttpConfig {

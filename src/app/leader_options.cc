@@ -3,8 +3,12 @@
 #include "app/progress.h"
 #include "app/signals.h"
 #include "base/error.h"
+#include "cost/sim_device.h"
 #include "rpc/secret.h"
+#include "spec/memory_ledger.h"
+#include "store/shape.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -14,6 +18,51 @@ namespace {
 std::int32_t Int32(std::int64_t value) {
   return static_cast<std::int32_t>(value);
 }  // ranges: settings.cc
+
+/// KV cache of a simulated device: what its memory leaves beside the weights, for all ranks of this
+/// host.
+Result<std::int64_t> SimKvBytes(const WorkerSettings& worker,
+                                const cost::DeviceProfile& device,
+                                const leader::LeaderOptions& options) {
+  INFERD_ASSIGN(const auto shards, spec::PlanShards(options.model, options.parallel, options.cut));
+  spec::LedgerOptions ledger_options;
+  ledger_options.bytes_per_weight = spec::BytesPerWeight(options.model, options.weight_bytes);
+  ledger_options.kv_bytes_per_value = spec::KvBytesPerValue(options.kv_dtype, options.model);
+  ledger_options.max_batched_tokens = options.max_num_batched_tokens;
+  ledger_options.max_num_seqs = 1;
+  ledger_options.budget_bytes = static_cast<std::int64_t>(static_cast<double>(device.memory_bytes) *
+                                                          worker.gpu_memory_utilization) -
+                                device.reserved_bytes;
+  INFERD_ASSIGN(const spec::MemoryLedger ledger,
+                spec::MakeLedger(options.model, shards, ledger_options));
+  std::int64_t least = ledger.ranks.front().kv_bytes;
+  for (const spec::RankLedger& rank : ledger.ranks) {
+    least = std::min(least, rank.kv_bytes);
+  }
+  const int ranks = options.parallel.dp * options.parallel.ranks_per_replica() / options.nnodes;
+  return least * std::max(1, ranks);
+}
+
+/// With --device sim:PROFILE[/MODEL]: the sizes of that model, the words of the served one.
+Result<> FillSim(const Config& config, leader::LeaderOptions* options) {
+  INFERD_ASSIGN(const cost::SimDevice sim, cost::ParseSimDevice(config.worker.device));
+  if (!sim.model.empty()) {
+    INFERD_ASSIGN(const store::ModelShape shape, store::ReadShape(sim.model));
+    spec::ModelSpec model = shape.spec;
+    options->weight_bytes = static_cast<std::int64_t>(
+        static_cast<double>(spec::CountParameters(model)) * shape.bytes_per_weight);
+    model.name = options->model.name;
+    model.vocab_size = options->model.vocab_size;
+    model.eos_ids = options->model.eos_ids;
+    model.bos_id = options->model.bos_id;
+    options->model = std::move(model);
+    options->cut = shape.cut;
+  }
+  if (options->kv_cache_bytes == 0) {
+    INFERD_ASSIGN(options->kv_cache_bytes, SimKvBytes(config.worker, sim.profile, *options));
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -63,12 +112,16 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.default_queue_deadline_ms = config.scheduler.queue_deadline_ms;
   options.runtime_dir = config.cluster.runtime_dir;
   options.nnodes = Int32(config.cluster.nnodes);
-  options.nodes_deadline_ms = config.cluster.nodes_deadline_ms;
+  options.nodes_deadline_ms = config.cluster.rendezvous_timeout_s * 1000;
+  options.peer_deadline_ms = config.cluster.peer_timeout_s * 1000;
   if (config.cluster.nnodes > 1) {
     options.control_address = config.cluster.leader;
     options.data_address = config.cluster.data_address;
   }
   INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
+  if (cost::IsSimDevice(options.device)) {
+    INFERD_TRY(FillSim(config, &options));
+  }
   return options;
 }
 

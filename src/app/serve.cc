@@ -6,6 +6,7 @@
 #include "api/server/server.h"
 #include "app/commands.h"
 #include "app/model_text.h"
+#include "app/rendezvous.h"
 #include "app/settings.h"
 #include "app/signals.h"
 #include "app/tenancy.h"
@@ -158,10 +159,7 @@ void RaiseDescriptorLimit() {
 
 Result<> RunAgent(const Config& config) {
   leader::NodeAgentOptions options;
-  const char* const lws_leader = std::getenv("LWS_LEADER_ADDRESS");
-  options.leader = config.cluster.leader.empty() && lws_leader != nullptr
-                       ? std::string(lws_leader) + ":7000"
-                       : config.cluster.leader;
+  options.leader = config.cluster.leader;
   if (options.leader.empty()) {
     return InvalidArgument(
         "--node-rank {} needs --leader HOST:PORT, the control port of the leader",
@@ -169,7 +167,7 @@ Result<> RunAgent(const Config& config) {
   }
   options.node_rank = static_cast<std::int32_t>(config.cluster.node_rank);
   options.data_address = config.cluster.data_address;
-  options.connect_deadline_ms = config.cluster.nodes_deadline_ms;
+  options.connect_deadline_ms = config.cluster.rendezvous_timeout_s * 1000;
   INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
   std::atomic<bool> stop{false};
   std::atomic<bool> ended{false};
@@ -227,11 +225,11 @@ Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
 }
 
 /// Until a signal comes, or the model is lost for good.
-Result<> Watch(const leader::Leader& leader) {
+Result<> Watch(leader::Leader* leader) {
   while (!StopRequested()) {
     WaitForStop(kWatchMs);
-    if (leader.phase() == leader::Phase::kFailed) {
-      return DataLoss("the model's workers failed and could not be replaced; see the log above");
+    if (leader->phase() == leader::Phase::kFailed) {
+      return leader->WaitUntilReady([](const leader::LoadProgress&) {}, [] { return false; });
     }
   }
   return {};
@@ -274,8 +272,18 @@ void Drain(const HttpConfig& http, api::Server* server, api::GrpcServer* grpc) {
 
 }  // namespace
 
-Result<> Serve(const Config& config) {
-  if (config.cluster.node_rank > 0) {
+Result<> Serve(const Config& given) {
+  Config config = given;
+  INFERD_ASSIGN(const std::string by, ApplyRendezvous(&std::getenv, &config.cluster));
+  if (!by.empty()) {
+    log::Info("app",
+              "host {} of {}, leader {}, by {}",
+              config.cluster.node_rank,
+              config.cluster.nnodes,
+              config.cluster.leader,
+              by);
+  }
+  if (config.cluster.node_rank != 0) {
     return RunAgent(config);
   }
   RaiseDescriptorLimit();
@@ -309,7 +317,7 @@ Result<> Serve(const Config& config) {
               config.parallel.ep,
               config.parallel.dp,
               leader->max_model_len());
-    result = Watch(*leader);
+    result = Watch(leader.get());
   }
   if (StopRequested()) {
     result = {};

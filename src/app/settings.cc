@@ -126,7 +126,13 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
   out->insert(
       out->end(),
       {
-          {"worker.device", {"--device"}, "What runs the model", &w->device, 0, 0, {"cpu"}},
+          {.key = "worker.device",
+           .flags = {"--device"},
+           .help = "What runs the model: cpu, or sim:PROFILE[/MODEL], workers that take the time a "
+                   "device would (docs/planning.md)",
+           .value = &w->device,
+           .choices = {"cpu", "sim"},
+           .choice_takes_more = true},
           {"worker.threads",
            {"--threads"},
            "Compute threads of this host, all ranks together; 0: all CPUs",
@@ -201,9 +207,9 @@ void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
           {"cluster.nnodes", {"--nnodes"}, "Hosts of this server", &c->nnodes, 1, 1024},
           {"cluster.node_rank",
            {"--node-rank"},
-           "0 on the leader's host, 1, 2, ... on the others",
+           "0 on the leader's host, 1, 2, ... on the others; -1: the leader gives one",
            &c->node_rank,
-           0,
+           -1,
            1023},
           {"cluster.leader", {"--leader"}, "HOST:PORT of the leader's control port", &c->leader},
           {"cluster.data_address",
@@ -218,12 +224,19 @@ void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
            {"--runtime-dir"},
            "Folder for the control socket; empty: under $TMPDIR or /tmp",
            &c->runtime_dir},
-          {"cluster.nodes_deadline_ms",
-           {"--nodes-deadline-ms"},
-           "How long to wait for the other hosts",
-           &c->nodes_deadline_ms,
-           1000,
-           86'400'000},
+          {"cluster.rendezvous_timeout_s",
+           {"--rendezvous-timeout"},
+           "Seconds to wait for the other hosts, and for their names to resolve",
+           &c->rendezvous_timeout_s,
+           1,
+           86'400},
+          {"cluster.peer_timeout_s",
+           {"--peer-timeout"},
+           "Seconds that another host may be away once the server was ready; then it ends with "
+           "status 4",
+           &c->peer_timeout_s,
+           1,
+           86'400},
       });
 }
 
@@ -435,7 +448,8 @@ struct FromText {
 
   Result<> operator()(std::string* value) const {
     const auto& choices = setting.choices;
-    if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    const std::string chosen = setting.choice_takes_more ? text.substr(0, text.find(':')) : text;
+    if (!choices.empty() && std::find(choices.begin(), choices.end(), chosen) == choices.end()) {
       std::string known;
       for (const auto& choice : choices) {
         known += (known.empty() ? "" : ", ") + (choice.empty() ? "''" : choice);
@@ -491,6 +505,9 @@ constexpr Foreign kForeign[] = {
     {"LWS_GROUP_SIZE", "cluster.nnodes"},
     {"LWS_WORKER_INDEX", "cluster.node_rank"},
     {"HF_HUB_OFFLINE", "model.offline"},
+    {"POD_IP", "cluster.data_address"},
+    {"TENSOR_PARALLEL_SIZE", "parallel.tp"},
+    {"PIPELINE_PARALLEL_SIZE", "parallel.pp"},
 };
 
 }  // namespace

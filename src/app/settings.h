@@ -31,6 +31,7 @@ struct Setting {
   std::int64_t min = 0;
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
   std::vector<std::string> choices = {};  // of a string; empty: any
+  bool choice_takes_more = false;         // a choice may be followed by ":..."
   bool secret = false;                    // never printed
 };
 

@@ -464,6 +464,10 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       for (const auto& replica : replicas_) {
         replica->CheckStuckSend();
       }
+      if (const std::int32_t node = nodes_->LostNode(options_.peer_deadline_ms);
+          node > 0 && !failed_.load()) {
+        Fail(Unavailable("node {} has been away for {} ms", node, options_.peer_deadline_ms));
+      }
     }
   }
 

@@ -46,6 +46,7 @@ struct LeaderOptions {
   std::string secret;        // empty: a random one (one host only)
   bool allow_cross_host_tp = false;
   std::int64_t nodes_deadline_ms = 600'000;  // for the other nodes to join
+  std::int64_t peer_deadline_ms = 60'000;    // for a node that was there to come back
 
   std::string worker_binary;  // empty: the running one
   std::string

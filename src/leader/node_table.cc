@@ -99,11 +99,15 @@ void NodeTable::Stop(std::int64_t timeout_ms) {
 }
 
 void NodeTable::OnAgentHello(const std::shared_ptr<rpc::Peer>& peer) {
-  const std::int32_t node = peer->hello().node_rank;
   const std::lock_guard lock(mutex_);
+  const std::int32_t node = GiveRank(peer->hello().node_rank);
   if (node < 1 || node >= num_nodes_) {
     log::Warning(
-        "leader", "refused a node agent of rank {}: this server has {} node(s)", node, num_nodes_);
+        "leader",
+        "refused a node agent of rank {}: this server has {} node(s), and those without a rank get "
+        "one that is free",
+        peer->hello().node_rank,
+        num_nodes_);
     peer->Close();
     return;
   }
@@ -130,27 +134,65 @@ void NodeTable::OnAgentMessage(const std::shared_ptr<rpc::Peer>& peer,
   }
   {
     const std::lock_guard lock(mutex_);
-    agents_[peer->hello().node_rank].workers.erase(exited->worker_id);
+    if (const std::int32_t node = NodeOf(peer.get()); node > 0) {
+      agents_[node].workers.erase(exited->worker_id);
+    }
   }
   on_exit_(exited->worker_id, DescribeExit(exited->wait_status));
 }
 
 void NodeTable::OnAgentClosed(const std::shared_ptr<rpc::Peer>& peer) {
-  const std::int32_t node = peer->hello().node_rank;
+  std::int32_t node = -1;
   std::set<std::uint64_t> lost;
   {
     const std::lock_guard lock(mutex_);
+    node = NodeOf(peer.get());
     const auto agent = agents_.find(node);
     if (agent == agents_.end() || agent->second.peer != peer) {
       return;
     }
     agent->second.peer.reset();
+    agent->second.away_since = std::chrono::steady_clock::now();
     lost.swap(agent->second.workers);
   }
   log::Warning("leader", "node {} is gone, and {} worker(s) with it", node, lost.size());
   for (const std::uint64_t worker_id : lost) {
     on_exit_(worker_id, fmt::format("node {} is gone", node));
   }
+}
+
+std::int32_t NodeTable::NodeOf(const rpc::Peer* peer) const {
+  for (const auto& [node, agent] : agents_) {
+    if (agent.peer.get() == peer) {
+      return node;
+    }
+  }
+  return -1;
+}
+
+std::int32_t NodeTable::LostNode(std::int64_t deadline_ms) const {
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [node, agent] : agents_) {
+    if (agent.peer == nullptr && agent.away_since != std::chrono::steady_clock::time_point() &&
+        now - agent.away_since > std::chrono::milliseconds(deadline_ms)) {
+      return node;
+    }
+  }
+  return -1;
+}
+
+std::int32_t NodeTable::GiveRank(std::int32_t wanted) const {
+  if (wanted >= 0) {
+    return wanted;
+  }
+  for (std::int32_t node = 1; node < num_nodes_; ++node) {
+    const auto agent = agents_.find(node);
+    if (agent == agents_.end() || agent->second.peer == nullptr) {
+      return node;
+    }
+  }
+  return -1;
 }
 
 }  // namespace inferd::leader

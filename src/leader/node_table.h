@@ -7,6 +7,7 @@
 #include "leader/launcher.h"
 #include "rpc/control_server.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,8 @@ class NodeTable {
   /// Waits for the agents of nodes 1..num_nodes-1; names the missing ones on a deadline. give_up is
   /// polled.
   Result<> WaitForAgents(std::int64_t deadline_ms, const std::function<bool()>& give_up);
+  /// Names a node that has been away for longer than the deadline; -1: none.
+  std::int32_t LostNode(std::int64_t deadline_ms) const;
   /// CPUs each agent announced; for placement. [num_nodes], 0 for node 0.
   std::vector<std::int32_t> AgentCpus() const;
 
@@ -46,8 +49,14 @@ class NodeTable {
  private:
   struct Agent {
     std::shared_ptr<rpc::Peer> peer;
-    std::set<std::uint64_t> workers;  // started there, or to be started
+    std::set<std::uint64_t> workers;                   // started there, or to be started
+    std::chrono::steady_clock::time_point away_since;  // when peer is null
   };
+
+  /// Of an agent that joined, whatever rank it named; -1: it is not here. Under mutex_.
+  std::int32_t NodeOf(const rpc::Peer* peer) const;
+  /// The rank an agent gets: the one it names, or for -1 the first that is free. -1: there is none.
+  std::int32_t GiveRank(std::int32_t wanted) const;
 
   const std::int32_t num_nodes_;
   const WorkerExit on_exit_;

@@ -6,9 +6,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "cost/sim_device.h"
 #include "model/rank.h"
 #include "rpc/control_client.h"
 #include "worker/groups.h"
+#include "worker/sim_rank.h"
 
 #include <unistd.h>
 
@@ -114,7 +116,8 @@ class Worker {
         client_->Send(rpc::LoadProgress{done, total});
       }
     };
-    Result<std::unique_ptr<model::Rank>> rank = model::Rank::Load(load, progress);
+    Result<std::unique_ptr<model::Rank>> rank =
+        cost::IsSimDevice(load.device) ? MakeSimRank(load) : model::Rank::Load(load, progress);
     if (!rank.ok()) {
       const Error& error = rank.error();
       client_->Send(rpc::Fault{0, error.code(), error.message(), true});

@@ -74,10 +74,10 @@ class Cluster:
         common = ["--nnodes", "2", "--leader", "10.199.0.1:7000"]
         self.leader = self.start(hosts[0], "leader", SECRET, [
             inferd, "--model", str(MODELS / model), "--served-model-name", "m", "--port", "8000", "--node-rank", "0",
-            "--data-address", "10.199.0.1", "--kv-cache-bytes", str(32 << 20), "--nodes-deadline-ms", "20000",
+            "--data-address", "10.199.0.1", "--kv-cache-bytes", str(32 << 20), "--rendezvous-timeout", "20",
             *common, *flags])
         self.agent = self.start(hosts[1], "agent", agent_secret, [
-            inferd, "--node-rank", "1", "--data-address", "10.199.0.2", "--nodes-deadline-ms", "20000", *common])
+            inferd, "--node-rank", "1", "--data-address", "10.199.0.2", "--rendezvous-timeout", "20", *common])
 
     def start(self, namespace, name, secret, command):
         secret_file = self.folder / f"{name}.secret"

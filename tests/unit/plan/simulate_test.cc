@@ -38,7 +38,7 @@ std::vector<TraceRequest> Trace(std::int64_t requests, double rate, double sprea
       {.requests = requests, .rate = rate, .input = 500, .output = 100, .spread = spread});
 }
 
-SimulateResult Run(const SimulateOptions& options, const std::vector<TraceRequest>& trace) {
+SimulateResult RunAll(const SimulateOptions& options, const std::vector<TraceRequest>& trace) {
   auto result = Simulate(options, trace);
   EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message());
   return result.ok() ? *result : SimulateResult();
@@ -47,7 +47,7 @@ SimulateResult Run(const SimulateOptions& options, const std::vector<TraceReques
 TEST(Simulate, OneRequestTakesWhatTheModelSays) {
   const SimulateOptions options = Options(1, 1, 1);
   const SimulateResult result =
-      Run(options, {{.arrival_s = 0, .input_tokens = 1000, .output_tokens = 101}});
+      RunAll(options, {{.arrival_s = 0, .input_tokens = 1000, .output_tokens = 101}});
   const Prediction alone = PredictAlone(options.replica, {1000, 101});
   EXPECT_EQ(result.completed, 1);
   EXPECT_NEAR(result.ttft_s.mean, alone.ttft_s, 0.02 * alone.ttft_s);
@@ -58,7 +58,7 @@ TEST(Simulate, AgreesWithTheFormulasUnderLoad) {
   for (const int pp : {1, 2}) {
     const SimulateOptions options = Options(1, pp, 1);
     const double rate = 0.5 * MaxRate(options.replica, {500, 100}, {});
-    const SimulateResult result = Run(options, Trace(3000, rate, 0));
+    const SimulateResult result = RunAll(options, Trace(3000, rate, 0));
     const Prediction at = Predict(options.replica, {500, 100}, rate);
     EXPECT_EQ(result.completed, 3000);
     EXPECT_NEAR(result.tpot_s.mean, at.tpot_s, 0.15 * at.tpot_s) << "pp " << pp;
@@ -69,8 +69,8 @@ TEST(Simulate, AgreesWithTheFormulasUnderLoad) {
 TEST(Simulate, IsDeterministicAndLosesNothing) {
   const SimulateOptions options = Options(2, 1, 3);
   const auto trace = Trace(2000, 40);
-  const SimulateResult a = Run(options, trace);
-  const SimulateResult b = Run(options, trace);
+  const SimulateResult a = RunAll(options, trace);
+  const SimulateResult b = RunAll(options, trace);
   EXPECT_EQ(a.completed, 2000);
   EXPECT_EQ(a.refused, 0);
   EXPECT_EQ(a.steps, b.steps);
@@ -82,16 +82,16 @@ TEST(Simulate, ALostNodeIsTakenOverBySpares) {
   options.node_of_replica = {0, 1, 2};
   const auto trace = Trace(3000, 30);
   options.lose_node_at_s = 40;
-  const SimulateResult bare = Run(options, trace);
+  const SimulateResult bare = RunAll(options, trace);
   EXPECT_GT(bare.retried, 0);
   EXPECT_EQ(bare.completed + bare.refused, 3000);
   options.replicas = 4;
   options.node_of_replica = {0, 1, 2, 3};
   options.spares = 1;
   options.cold_start_s = 30;
-  const SimulateResult cold = Run(options, trace);
+  const SimulateResult cold = RunAll(options, trace);
   options.prewarmed = true;
-  const SimulateResult warm = Run(options, trace);
+  const SimulateResult warm = RunAll(options, trace);
   EXPECT_LE(warm.latency_s.mean, cold.latency_s.mean);
   EXPECT_LT(warm.latency_s.mean, bare.latency_s.mean);
 }
@@ -106,11 +106,11 @@ TEST(Simulate, AutoscalingPaysForFewerReplicaHours) {
     request.arrival_s += end_s;
     trace.push_back(request);
   }
-  const SimulateResult all = Run(options, trace);
+  const SimulateResult all = RunAll(options, trace);
   options.autoscale.min_replicas = 1;
   options.cold_start_s = 10;
   options.autoscale.down_delay_s = 60;
-  const SimulateResult scaled = Run(options, trace);
+  const SimulateResult scaled = RunAll(options, trace);
   EXPECT_EQ(scaled.completed, 4300);
   EXPECT_LT(scaled.replica_hours, 0.8 * all.replica_hours);
   EXPECT_GE(scaled.ttft_s.p99, all.ttft_s.p99);
@@ -125,7 +125,7 @@ TEST(Simulate, SharedPrefixesAreFoundWhereTheyWentBefore) {
                                 .spread = 0.2,
                                 .prefixes = 4,
                                 .prefix_share = 0.6});
-  const SimulateResult result = Run(options, trace);
+  const SimulateResult result = RunAll(options, trace);
   EXPECT_GT(result.prefix_hit, 0.4);
 }
 

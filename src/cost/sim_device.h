@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of `--device sim:PROFILE[/MODEL]`: serve as if on such devices, and as if that were the
+// model.
+#pragma once
+
+#include "cost/device_profile.h"
+#include "inferd/result.h"
+
+#include <string>
+#include <string_view>
+
+namespace inferd::cost {
+
+struct SimDevice {
+  DeviceProfile profile;
+  std::string model;  // a shape's name or path; empty: the served model itself
+};
+
+bool IsSimDevice(std::string_view device);
+/// kNotFound names the profiles.
+Result<SimDevice> ParseSimDevice(std::string_view device);
+
+}  // namespace inferd::cost
