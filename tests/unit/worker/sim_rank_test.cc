@@ -45,6 +45,15 @@ spec::LoadRequest Request(const std::string& device) {
   return request;
 }
 
+spec::RowWork Work(std::int64_t start, std::int32_t count) {
+  spec::RowWork work;
+  work.row = 5;
+  work.start = start;
+  work.count = count;
+  work.sample = true;
+  return work;
+}
+
 spec::StepPlan Prefill(std::vector<std::int32_t> prompt) {
   spec::StepPlan plan;
   plan.generation = 3;
@@ -53,7 +62,7 @@ spec::StepPlan Prefill(std::vector<std::int32_t> prompt) {
   open.num_prompt_tokens = static_cast<std::int32_t>(prompt.size());
   open.tokens = std::move(prompt);
   plan.open_rows.push_back(open);
-  plan.work.push_back({.row = 5, .start = 0, .count = open.num_prompt_tokens, .sample = true});
+  plan.work.push_back(Work(0, open.num_prompt_tokens));
   return plan;
 }
 
@@ -61,8 +70,8 @@ spec::StepPlan Decode(std::int64_t step, std::int64_t start) {
   spec::StepPlan plan;
   plan.generation = 3;
   plan.step = step;
-  plan.work.push_back(
-      {.row = 5, .start = start, .count = 1, .sample = true, .input_step = step - 1});
+  plan.work.push_back(Work(start, 1));
+  plan.work.back().input_step = step - 1;
   return plan;
 }
 
