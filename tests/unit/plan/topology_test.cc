@@ -60,7 +60,7 @@ TEST(Topology, HostileTextIsRefusedByName) {
       {"GPU0 GPU0\n", "twice"},
       {"GPU0\nGPU0 X 0-99999999\n", "list of CPUs"},
       {"GPU0\nGPU0 X 5-2\n", "list of CPUs"},
-      {"\x01\x02\xff\n", "'???'"},
+      {"\x01\x02\xff\n", "'?\?\?'"},
   };
   for (const auto& one : cases) {
     const auto topology = ParseNvidiaTopology("f", one.text);
