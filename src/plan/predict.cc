@@ -76,18 +76,33 @@ double PromptSeconds(const ReplicaModel& replica, const Lengths& lengths, double
   return time.sum + (chunks - 1) * time.most;
 }
 
-/// Sequences of one step: with p stages a sequence takes part in every p-th.
-MixedStep SteadyStep(const ReplicaModel& replica,
-                     const Lengths& lengths,
-                     double running,
-                     double rate,
-                     double step_s) {
-  const double prompts = rate * step_s;
-  return {running / Stages(replica),
-          lengths.input + lengths.output / 2,
-          prompts * lengths.input,
-          prompts,
-          lengths.input};
+/// The mean step when `running` sequences decode and `prompts` prompts come in a step's time. A
+/// prompt is run in as few steps as it can be: most steps have none of it when they come seldom.
+PipelineTime MeanStep(const ReplicaModel& replica,
+                      const Lengths& lengths,
+                      double running,
+                      double prompts) {
+  // With p stages a sequence takes part in every p-th step.
+  MixedStep step;
+  step.rows = running / Stages(replica);
+  step.context = lengths.input + lengths.output / 2;
+  step.input = lengths.input;
+  const double budget = std::max(1.0, static_cast<double>(replica.max_batched_tokens) - step.rows);
+  const double chunk = std::min(lengths.input, budget);
+  const double chunks = prompts * lengths.input / chunk;
+  if (chunks >= 1) {
+    step.tokens = prompts * lengths.input;
+    step.prompts = prompts;
+    return TimeOf(replica, step);
+  }
+  const PipelineTime without = TimeOf(replica, step);
+  step.tokens = chunk;
+  step.prompts = 1;
+  PipelineTime mean = TimeOf(replica, step);
+  mean.sum = chunks * mean.sum + (1 - chunks) * without.sum;
+  mean.most = chunks * mean.most + (1 - chunks) * without.most;
+  mean.slowest = chunks > 0.5 ? mean.slowest : without.slowest;
+  return mean;
 }
 
 /// From the time of a step to that of a sequence's next token.
@@ -110,8 +125,10 @@ void Fill(const ReplicaModel& replica,
   out->busy =
       std::min(1.0, rate * (TimeOf(replica, alone).most - replica.device.efficiency.step_s));
   const double load = std::min(out->busy, 0.999);
-  // Half a step until the next one begins, then those in front (M/D/1), then its own prompt.
-  out->ttft_s = time.most / 2 + load / (2 * (1 - load)) * prompt_s + prompt_s;
+  // Where others run: half a step until the next one begins, which is planned already; then those
+  // in front (M/D/1); then its own prompt.
+  out->ttft_s =
+      std::min(1.0, running) * 1.5 * time.most + load / (2 * (1 - load)) * prompt_s + prompt_s;
 }
 
 }  // namespace
@@ -141,11 +158,12 @@ Prediction Predict(const ReplicaModel& replica, const Lengths& lengths, double r
   // what runs at once is what comes while a request lasts. The map is monotone, from below.
   for (int i = 0; i < kMaxIterations; ++i) {
     // A step has at least one row: when none runs there is no step.
-    const MixedStep step = SteadyStep(replica, lengths, std::max(running, 1.0), per_group, step_s);
-    time = TimeOf(replica, step);
+    const double prompts = per_group * step_s;
+    time = MeanStep(replica, lengths, std::max(running, 1.0), prompts);
     const double next_running = per_group * lengths.output * TokenSeconds(replica, time);
-    const bool full = next_running > most ||
-                      step.rows + step.tokens > static_cast<double>(replica.max_batched_tokens);
+    const double tokens = running / Stages(replica) + prompts * lengths.input;
+    const bool full =
+        next_running > most || tokens > static_cast<double>(replica.max_batched_tokens);
     if (full) {
       Prediction limit = PredictOffline(replica, lengths);
       limit.stable = false;
@@ -159,8 +177,7 @@ Prediction Predict(const ReplicaModel& replica, const Lengths& lengths, double r
       break;
     }
   }
-  Fill(replica, lengths, time, std::max(running, 1.0), per_group, &out);
-  out.running = running * replica.groups;
+  Fill(replica, lengths, time, running, per_group, &out);
   out.stable = true;
   out.tokens_per_s = rate * lengths.output;
   return out;
@@ -176,9 +193,7 @@ Prediction PredictOffline(const ReplicaModel& replica, const Lengths& lengths) {
   // as many prompts begin.
   const double rows = running / Stages(replica);
   const double prompts = rows / std::max(1.0, lengths.output);
-  const MixedStep step{
-      rows, lengths.input + lengths.output / 2, prompts * lengths.input, prompts, lengths.input};
-  const PipelineTime time = TimeOf(replica, step);
+  const PipelineTime time = MeanStep(replica, lengths, running, prompts);
   const double rate = prompts / time.most;
   Fill(replica, lengths, time, running, rate, &out);
   out.stable = true;
