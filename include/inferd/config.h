@@ -51,6 +51,7 @@ struct SchedulerConfig {
   bool enable_prefix_caching = true;
   std::int64_t step_deadline_ms = 30'000;
   std::int64_t queue_deadline_ms = 0;  // 0: none
+  std::string speculative_config;      // JSON as vLLM takes it; empty: no guessing ahead
 };
 
 struct ClusterConfig {

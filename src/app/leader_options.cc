@@ -2,6 +2,7 @@
 #include "app/commands.h"
 #include "app/progress.h"
 #include "app/signals.h"
+#include "app/speculative_config.h"
 #include "base/error.h"
 #include "cost/sim_device.h"
 #include "rpc/secret.h"
@@ -108,6 +109,10 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);
   options.max_waiting = config.scheduler.max_waiting;
   options.prefix_cache = config.scheduler.enable_prefix_caching;
+  INFERD_ASSIGN(const Speculation speculation,
+                ParseSpeculativeConfig(config.scheduler.speculative_config));
+  options.num_speculative_tokens = speculation.num_tokens;
+  options.prompt_lookup = speculation.prompt_lookup;
   options.step_deadline_ms = config.scheduler.step_deadline_ms;
   options.default_queue_deadline_ms = config.scheduler.queue_deadline_ms;
   options.runtime_dir = config.cluster.runtime_dir;

@@ -197,6 +197,13 @@ void AddScheduler(SchedulerConfig* s, std::vector<Setting>* out) {
                    &s->queue_deadline_ms,
                    0,
                    kInt32},
+                  {"scheduler.speculative_config",
+                   {"--speculative-config"},
+                   "Guess tokens ahead and check several in one step, as JSON; the text stays the "
+                   "same. {\"method\": \"ngram\", \"num_speculative_tokens\": 5} guesses by what "
+                   "followed the same words before; also prompt_lookup_max, prompt_lookup_min "
+                   "(words that must match), adaptive (guess only while it pays: true)",
+                   &s->speculative_config},
               });
 }
 

@@ -30,6 +30,8 @@ struct SequenceRequest {
   /// Each of its samples needs a token mask (MaskRequest). The masks decide when end tokens may
   /// come, so these end it whatever min_tokens and ignore_eos say.
   bool constrained = false;
+  /// Tokens guessed ahead by prompt lookup at most, 0: none. Changes the speed, never the tokens.
+  std::int32_t num_speculative_tokens = 0;
   std::vector<std::int32_t> eos_tokens;
   std::vector<std::int32_t> stop_tokens;
   std::int32_t priority = 0;  // lower runs first and may preempt higher

@@ -98,6 +98,9 @@ Result<> Scheduler::Impl::Add(SequenceRequest request) {
   INFERD_CHECK(static_cast<std::int64_t>(sequence->keys.size()) <=
                sequence->num_prompt / options_.page_size);
   sequence->request = std::move(request);
+  if (sequence->request.constrained) {
+    sequence->request.num_speculative_tokens = 0;  // a mask is made for one token at a time
+  }
   const SequenceRequest& own = sequence->request;
   sequence->cost = sequence->num_prompt +
                    std::min(sequence->max_tokens_total - sequence->num_prompt, kMaxChargedOutput);

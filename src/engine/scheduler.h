@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "engine/prefix_hasher.h"
+#include "engine/prompt_lookup.h"
 #include "engine/request.h"
 #include "inferd/result.h"
 #include "spec/step.h"
@@ -32,6 +33,10 @@ struct SchedulerOptions {
   std::int64_t max_model_len = 4096;  // prompt and output
   std::int64_t max_waiting = 1024;    // sequences that Add() lets wait
   bool prefix_cache = true;
+  PromptLookupOptions prompt_lookup;
+  /// Rows that a step may have in all when sequences guess ahead (their guesses are rows too):
+  /// about where one more row of a decode step stops being almost free.
+  std::int32_t max_speculative_rows = 16;
 };
 
 /// A snapshot for metrics; counters count from construction and survive Reset().
@@ -49,6 +54,9 @@ struct SchedulerStats {
   std::int64_t prompt_tokens = 0;      // positions run below the prompt's length, replays included
   std::int64_t generation_tokens = 0;  // tokens given out in events
   std::int64_t dropped_tokens = 0;     // sampled one step ahead of an end token
+  std::int64_t drafts = 0;             // steps of a sequence with guesses
+  std::int64_t draft_tokens = 0;       // guessed
+  std::int64_t accepted_tokens = 0;    // guessed right, and given out
   std::int64_t preemptions = 0;
   std::int64_t resets = 0;
   std::array<std::int64_t, 5> finished{};  // by FinishReason

@@ -13,6 +13,7 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,7 +44,8 @@ class Scheduler::Impl {
     Sequence* sequence = nullptr;
     std::int32_t row = 0;
     bool sample = false;
-    std::int64_t end = 0;  // position after the last one run
+    std::int64_t end = 0;  // position after the last one run, guesses left out
+    std::int32_t num_guessed = 0;
   };
 
   struct StepInFlight {
@@ -123,16 +125,23 @@ class Scheduler::Impl {
   void BeginStep();
   void PlanDecodes(Group* group, bool allow_dependent, spec::StepPlan* plan);
   bool ReserveForDecode(Sequence* sequence);
+  void Guess(Sequence* sequence, std::int64_t most);
   void ShareOutPrefill(Group* group);
   void PlanPrefills(Group* group, spec::StepPlan* plan);
-  void EmitWork(Sequence* sequence, std::int64_t count, bool sample, spec::StepPlan* plan);
+  spec::RowWork& EmitWork(Sequence* sequence,
+                          std::int64_t count,
+                          bool sample,
+                          spec::StepPlan* plan);
+  void EmitDecode(Sequence* sequence, spec::StepPlan* plan);
   void OpenRow(Sequence* sequence, spec::StepPlan* plan);
   void CloseRows(spec::StepPlan* plan);
   std::int64_t DecodeLimit(const Group& group) const;
 
   // step_completion.cc
   Result<> CompleteEntries(const spec::StepResult& result, const std::vector<Entry>& entries);
-  void CompleteEntry(const Entry& entry, const spec::SampledToken* sampled);
+  void CompleteEntry(const Entry& entry, std::span<const spec::SampledToken> sampled);
+  bool TakeTokens(const Entry& entry, std::span<const spec::SampledToken> sampled);
+  void LearnFrom(Sequence* sequence, std::int32_t token);
   Result<> GivePromptLogprobs(const spec::StepResult& result, const std::vector<Entry>& entries);
   Result<> GiveEmbeddings(const spec::StepResult& result, const std::vector<Entry>& entries);
   void Advance(Sequence* sequence, std::int64_t end);
@@ -164,6 +173,7 @@ class Scheduler::Impl {
   StepInFlight current_;                   // the step being planned
   BlockManager::Prefix prefix_;            // scratch of admission
   std::vector<Sequence*> candidates_;      // scratch of PlanDecodes
+  std::vector<std::int32_t> draft_;        // scratch of PlanDecodes
   std::vector<TokenEvent> events_;
   std::vector<MaskRequest> mask_requests_;
   SchedulerStats stats_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/block_manager.h"
+#include "engine/prompt_lookup.h"
 #include "engine/request.h"
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct alignas(64) Sequence {
   bool row_opened = false;     // OpenRow is planned
   bool planned_once = false;   // queue_deadline_ns is met
   bool answered_once = false;  // an event with a token was given
+  bool guesses = false;        // steps wait for one another, so that what follows can be guessed
   std::int32_t group = -1;
   std::int32_t row = -1;
   std::int32_t outstanding = 0;       // steps in flight with work of it
@@ -66,7 +68,8 @@ struct alignas(64) Sequence {
   std::int64_t admitted_ns = 0;            // first time it got a row; 0: not yet
   std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none
   std::vector<PlannedSample> planned_samples;  // if constrained; oldest first
-  SequenceRequest request;                     // its prompt has moved to `tokens`
+  GuessRecord guess_record;
+  SequenceRequest request;  // its prompt has moved to `tokens`
 
   std::int64_t num_output() const { return static_cast<std::int64_t>(tokens.size()) - num_prompt; }
   bool is_running() const {

@@ -58,65 +58,95 @@ Result<> Scheduler::Impl::Complete(const spec::StepResult& result) {
 
 Result<> Scheduler::Impl::CompleteEntries(const spec::StepResult& result,
                                           const std::vector<Entry>& entries) {
-  const auto num_samples =
-      std::count_if(entries.begin(), entries.end(), [](const Entry& e) { return e.sample; });
-  if (num_samples != static_cast<std::ptrdiff_t>(result.sampled.size())) {
-    return Internal("group {} gave {} tokens for step {}, which samples {}",
-                    result.group,
-                    result.sampled.size(),
-                    result.step,
-                    num_samples);
-  }
-  auto next = result.sampled.begin();  // usually in the order of the plan
+  std::span<const spec::SampledToken> left(result.sampled);
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     if (i + kPrefetchAhead < entries.size()) {
       Prefetch(entries[i + kPrefetchAhead].sequence);
     }
-    const spec::SampledToken* sampled = nullptr;
+    std::size_t count = 0;
     if (entry.sample) {
-      if (next == result.sampled.end() || next->row != entry.row) {
-        next = std::find_if(result.sampled.begin(),
-                            result.sampled.end(),
-                            [&entry](const auto& token) { return token.row == entry.row; });
-        if (next == result.sampled.end()) {
-          return Internal(
-              "group {} gave no token for row {} in step {}", result.group, entry.row, result.step);
-        }
+      const auto most = std::min(left.size(), static_cast<std::size_t>(entry.num_guessed) + 1);
+      while (count < most && left[count].row == entry.row) {
+        ++count;
       }
-      sampled = &*next++;
+      if (count == 0) {
+        return Internal(
+            "group {} gave no token for row {} in step {}", result.group, entry.row, result.step);
+      }
     }
     --entry.sequence->outstanding;
-    CompleteEntry(entry, sampled);
+    CompleteEntry(entry, left.first(count));
+    left = left.subspan(count);
+  }
+  if (!left.empty()) {
+    return Internal("group {} gave {} tokens too many for step {}, the first of row {}",
+                    result.group,
+                    left.size(),
+                    result.step,
+                    left.front().row);
   }
   return {};
 }
 
-void Scheduler::Impl::CompleteEntry(const Entry& entry, const spec::SampledToken* sampled) {
+void Scheduler::Impl::CompleteEntry(const Entry& entry,
+                                    std::span<const spec::SampledToken> sampled) {
   Sequence* sequence = entry.sequence;
   if (sequence->state == SequenceState::kFinished) {
-    stats_.dropped_tokens += entry.sample ? 1 : 0;
+    stats_.dropped_tokens += static_cast<std::int64_t>(sampled.size());
     if (sequence->outstanding == 0) {
       Drained(sequence);
     }
     return;
   }
-  Advance(sequence, entry.end);
-  if (sampled != nullptr) {
+  if (entry.sample) {
     if (!sequence->planned_samples.empty()) {
       sequence->planned_samples.erase(sequence->planned_samples.begin());
     }
-    if (!TakeToken(sequence, *sampled)) {
+    if (!TakeTokens(entry, sampled)) {
       return;
     }
     AskForMask(sequence, true);
-  } else if (sequence->num_computed == sequence->max_tokens_total) {
-    Finish(sequence, FinishReason::kLength, std::nullopt);  // max_tokens is 0
-    return;
+  } else {
+    Advance(sequence, entry.end);
+    if (sequence->num_computed == sequence->max_tokens_total) {
+      Finish(sequence, FinishReason::kLength, std::nullopt);  // max_tokens is 0
+      return;
+    }
   }
   if (sequence->state == SequenceState::kPreempted && sequence->outstanding == 0) {
     Drained(sequence);
   }
+}
+
+// Each token says that the guess before it was right, so one more position is computed. False: the
+// sequence has ended and may be gone.
+bool Scheduler::Impl::TakeTokens(const Entry& entry, std::span<const spec::SampledToken> sampled) {
+  Sequence* sequence = entry.sequence;
+  const auto count = static_cast<std::int64_t>(sampled.size());
+  if (entry.num_guessed > 0 && sequence->state == SequenceState::kDecode) {
+    // Go on after the last right guess; nothing else of it is in flight.
+    sequence->next_position = entry.end + count - 1;
+    sequence->expected_tokens = static_cast<std::int64_t>(sequence->tokens.size()) + count;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    Advance(sequence, entry.end + i);
+    stats_.accepted_tokens += i > 0 ? 1 : 0;
+    if (!TakeToken(sequence, sampled[static_cast<std::size_t>(i)])) {
+      stats_.dropped_tokens += count - 1 - i;
+      return false;
+    }
+  }
+  return true;
+}
+
+// Before `token` is taken: would it have been guessed?
+void Scheduler::Impl::LearnFrom(Sequence* sequence, std::int32_t token) {
+  draft_.clear();
+  LookUp(sequence->tokens, options_.prompt_lookup, 1, &draft_);
+  sequence->guess_record.Take(draft_.empty() ? -1 : draft_.front(), token);
+  sequence->guesses =
+      !options_.prompt_lookup.adaptive || sequence->guess_record.Pays(sequence->guesses);
 }
 
 Result<> Scheduler::Impl::GivePromptLogprobs(const spec::StepResult& result,
@@ -225,6 +255,9 @@ bool Scheduler::Impl::TakeToken(Sequence* sequence, const spec::SampledToken& sa
            Internal("numerical_error: the model gave no valid logits for output token {}",
                     sequence->num_output()));
     return false;
+  }
+  if (sequence->request.num_speculative_tokens > 0) {
+    LearnFrom(sequence, sampled.token);
   }
   sequence->tokens.push_back(sampled.token);
   ++stats_.generation_tokens;

@@ -111,12 +111,15 @@ void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::Step
         group->running[cursor + i < num_running ? cursor + i : cursor + i - num_running];
     if (sequence->state == SequenceState::kDecode &&
         sequence->expected_tokens < sequence->max_tokens_total &&
-        (sequence->outstanding == 0 || sequence->last_step <= newest_allowed)) {
+        (sequence->outstanding == 0 ||
+         (!sequence->guesses && sequence->last_step <= newest_allowed))) {
       candidates_.push_back(sequence);
     }
   }
   group->decode_cursor = 0;
   std::int64_t left = DecodeLimit(*group);
+  std::int64_t guesses_left =
+      options_.max_speculative_rows - static_cast<std::int64_t>(candidates_.size());
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     Sequence* sequence = candidates_[i];
     if (sequence->state != SequenceState::kDecode) {
@@ -129,9 +132,15 @@ void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::Step
       break;
     }
     if (sequence->next_position < sequence->page_capacity || ReserveForDecode(sequence)) {
-      EmitWork(sequence, 1, true, plan);
-      --left;
-      --group->budget;
+      draft_.clear();
+      if (sequence->guesses) {
+        Guess(sequence, std::min(left - 1, guesses_left));
+      }
+      EmitDecode(sequence, plan);
+      const auto num_guessed = static_cast<std::int64_t>(draft_.size());
+      guesses_left -= num_guessed;
+      left -= 1 + num_guessed;
+      group->budget -= 1 + num_guessed;
       group->has_decodes = true;
     }
   }
@@ -152,6 +161,40 @@ bool Scheduler::Impl::ReserveForDecode(Sequence* sequence) {
   }
   sequence->page_capacity += options_.page_size;
   return true;
+}
+
+// Into draft_: at most `most` tokens, as far as pages can be had without taking them from others.
+void Scheduler::Impl::Guess(Sequence* sequence, std::int64_t most) {
+  most = std::min({most,
+                   static_cast<std::int64_t>(sequence->request.num_speculative_tokens),
+                   sequence->max_tokens_total - sequence->expected_tokens - 1});
+  LookUp(sequence->tokens, options_.prompt_lookup, most, &draft_);
+  const auto end = [&] {
+    return sequence->next_position + 1 + static_cast<std::int64_t>(draft_.size());
+  };
+  while (!draft_.empty() && end() > sequence->page_capacity) {
+    if (group_of(*sequence).blocks.Allocate(1, 0, &sequence->pages)) {
+      sequence->page_capacity += options_.page_size;
+    } else {
+      draft_.resize(draft_.size() - static_cast<std::size_t>(end() - sequence->page_capacity));
+    }
+  }
+}
+
+// The next token of a sequence, and those of draft_.
+void Scheduler::Impl::EmitDecode(Sequence* sequence, spec::StepPlan* plan) {
+  const auto num_guessed = static_cast<std::int32_t>(draft_.size());
+  spec::RowWork& work = EmitWork(sequence, 1 + num_guessed, true, plan);
+  if (num_guessed == 0) {
+    return;
+  }
+  work.draft = draft_;
+  Entry& entry = current_.groups[static_cast<std::size_t>(sequence->group)].back();
+  entry.end -= num_guessed;
+  entry.num_guessed = num_guessed;
+  sequence->expected_tokens += num_guessed;
+  ++stats_.drafts;
+  stats_.draft_tokens += num_guessed;
 }
 
 // With several contenders none takes more than half at first, so that short prompts pass a long one
@@ -205,10 +248,10 @@ void Scheduler::Impl::PlanPrefills(Group* group, spec::StepPlan* plan) {
   }
 }
 
-void Scheduler::Impl::EmitWork(Sequence* sequence,
-                               std::int64_t count,
-                               bool sample,
-                               spec::StepPlan* plan) {
+spec::RowWork& Scheduler::Impl::EmitWork(Sequence* sequence,
+                                         std::int64_t count,
+                                         bool sample,
+                                         spec::StepPlan* plan) {
   spec::RowWork& work = plan->work.emplace_back();
   work.row = sequence->row;
   work.group = sequence->group;
@@ -251,7 +294,8 @@ void Scheduler::Impl::EmitWork(Sequence* sequence,
     }
   }
   current_.groups[static_cast<std::size_t>(sequence->group)].push_back(
-      {sequence, sequence->row, sample, end});
+      {.sequence = sequence, .row = sequence->row, .sample = sample, .end = end});
+  return work;
 }
 
 void Scheduler::Impl::OpenRow(Sequence* sequence, spec::StepPlan* plan) {

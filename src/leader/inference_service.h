@@ -80,6 +80,7 @@ struct GenerateRequest {
   bool embed = false;  // the prompt's embedding is asked for; max_tokens is 0
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;                            // without a constraint
+  std::int32_t num_speculative_tokens = -1;           // guessed ahead; -1: the server's default
   std::shared_ptr<const TokenConstraint> constraint;  // null: any token
   std::vector<std::int32_t> stop_token_ids;           // beside the model's own end ids
   std::int32_t priority = 0;                          // lower goes first
@@ -112,6 +113,7 @@ struct ReplicaStats {
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
   std::uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   std::uint64_t preemptions = 0, steps = 0, restarts = 0;
+  std::uint64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // guesses ahead
   std::uint64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_error = 0;
 };
 

@@ -388,6 +388,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       }
       replica.scheduler = MakeSchedulerOptions();
       replica.eos_tokens = options_.model.eos_ids;
+      replica.num_speculative_tokens = options_.num_speculative_tokens;
       replica.vocab_size = options_.model.vocab_size;
       replicas_.push_back(std::make_unique<Replica>(
           std::move(replica), this, &hasher_, [this, r](std::int64_t cost) {
@@ -453,6 +454,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     scheduler.max_model_len = sizing_.max_model_len;
     scheduler.max_waiting = MaxWaiting();
     scheduler.prefix_cache = options_.prefix_cache;
+    scheduler.prompt_lookup = options_.prompt_lookup;
     return scheduler;
   }
 

@@ -3,6 +3,7 @@
 // replica, and implements InferenceService.
 #pragma once
 
+#include "engine/prompt_lookup.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 #include "spec/memory_ledger.h"
@@ -34,6 +35,8 @@ struct LeaderOptions {
   std::int64_t kv_cache_bytes = 0;  // per host; 0: a quarter of the available memory, at most 4 GiB
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
   bool prefix_cache = true;
+  std::int32_t num_speculative_tokens = 0;  // of requests that do not say
+  engine::PromptLookupOptions prompt_lookup;
   std::int64_t step_deadline_ms = 30'000;
   std::int64_t default_queue_deadline_ms = 0;  // 0: none
   std::int32_t threads = 0;  // per host, all ranks; 0: all CPUs this process may use

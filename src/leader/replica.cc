@@ -176,6 +176,9 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.embed = request.embed;
     sequence.min_tokens = request.min_tokens;
     sequence.ignore_eos = request.ignore_eos;
+    sequence.num_speculative_tokens = request.num_speculative_tokens >= 0
+                                          ? request.num_speculative_tokens
+                                          : options_.num_speculative_tokens;
     sequence.constrained = request.constraint != nullptr;
     sequence.eos_tokens = options_.eos_tokens;
     sequence.stop_tokens = request.stop_token_ids;
@@ -425,6 +428,9 @@ void Replica::PublishStats() {
   stats_.prefix_queries = ToCount(now.prefix_query_tokens);
   stats_.prefix_hits = ToCount(now.prefix_hit_tokens);
   stats_.preemptions = ToCount(now.preemptions);
+  stats_.drafts = ToCount(now.drafts);
+  stats_.draft_tokens = ToCount(now.draft_tokens);
+  stats_.accepted_tokens = ToCount(now.accepted_tokens);
   stats_.steps = ToCount(now.steps);
   stats_.restarts = ranks_.restarts();
   stats_.finished_stop = finished(engine::FinishReason::kStop);

@@ -31,7 +31,8 @@ struct ReplicaOptions {
   RankSetOptions ranks;
   engine::SchedulerOptions scheduler;
   std::vector<std::int32_t> eos_tokens;
-  std::int64_t vocab_size = 0;  // of the logits; token masks cover it
+  std::int32_t num_speculative_tokens = 0;  // of requests that do not say
+  std::int64_t vocab_size = 0;              // of the logits; token masks cover it
   int mask_threads = 2;
   /// After this many faults in a row without a finished step, what is running is failed instead of
   /// replayed once more.

@@ -26,10 +26,11 @@ namespace {
 struct LogitUse {
   std::int32_t batch_row = 0;
   std::int32_t row = 0;
-  std::int64_t position = 0;          // of the token that the logits predict
-  bool is_prompt = false;             // score the known token instead of sampling one
-  bool constrained = false;           // sampled under `mask`
-  spec::TokenMask mask;               // on the sampler, once it has come
+  std::int64_t position = 0;  // of the token that the logits predict
+  bool is_prompt = false;     // score the known token instead of sampling one
+  std::int32_t guess = -1;    // sample only if the use before this one gave that; -1: anyhow
+  bool constrained = false;   // sampled under `mask`
+  spec::TokenMask mask;       // on the sampler, once it has come
   spec::SampledToken* out = nullptr;  // on the sampler
 };
 
@@ -87,9 +88,11 @@ class RankImpl final : public Rank {
   Result<> GatherInputs(std::int64_t step);
   Result<> SendHidden();
   Result<> ListEmbeddings(spec::StepResult* result);
+  void ListSamples(const spec::RowWork& work, std::int64_t first_row, spec::StepResult* result);
   void ListLogits(spec::StepResult* result);
   Result<> Sample(spec::StepResult* result);
   Result<> AwaitMasks(std::size_t begin, std::size_t end);
+  void UseAll(float* logits, std::size_t begin, std::size_t end);
   void UseLogits(float* logits, std::size_t index);
   Result<> SendIds();
 
@@ -110,6 +113,7 @@ class RankImpl final : public Rank {
   StepBatch batch_;
   std::deque<PendingIds> pending_;
   std::vector<LogitUse> uses_;
+  std::vector<std::size_t> chains_;  // the first of each run of uses that follow one another
   std::vector<std::int32_t> logit_rows_;
   std::vector<std::int32_t> ids_;
 };
@@ -261,22 +265,31 @@ Result<> RankImpl::ListEmbeddings(spec::StepResult* result) {
   return {};
 }
 
+void RankImpl::ListSamples(const spec::RowWork& work,
+                           std::int64_t first_row,
+                           spec::StepResult* result) {
+  const auto num_guessed = static_cast<std::int64_t>(work.draft.size());
+  for (std::int64_t i = 0; i <= num_guessed; ++i) {
+    const std::int64_t offset = work.count - num_guessed + i;
+    LogitUse& use = uses_.emplace_back();
+    use.batch_row = static_cast<std::int32_t>(first_row + offset - 1);
+    use.row = work.row;
+    use.position = work.start + offset;
+    use.constrained = rows_.row(use.row).constrained;
+    use.guess = i == 0 ? -1 : work.draft[static_cast<std::size_t>(i - 1)];
+    spec::SampledToken& sampled = result->sampled.emplace_back();
+    sampled.row = work.row;
+    sampled.group = plan_.group;
+  }
+}
+
 // Sampled rows first: their ids are what the next step waits for.
 void RankImpl::ListLogits(spec::StepResult* result) {
   uses_.clear();
   const auto work = rows_.work();
   for (std::size_t i = 0; i < work.size(); ++i) {
     if (work[i]->sample) {
-      const auto last =
-          static_cast<std::int32_t>(batch_.sequences[i].first_row + work[i]->count - 1);
-      LogitUse& use = uses_.emplace_back();
-      use.batch_row = last;
-      use.row = work[i]->row;
-      use.position = work[i]->start + work[i]->count;
-      use.constrained = rows_.row(use.row).constrained;
-      spec::SampledToken& sampled = result->sampled.emplace_back();
-      sampled.row = work[i]->row;
-      sampled.group = plan_.group;
+      ListSamples(*work[i], batch_.sequences[i].first_row, result);
     }
   }
   for (std::size_t i = 0; i < uses_.size(); ++i) {
@@ -321,34 +334,47 @@ Result<> RankImpl::Sample(spec::StepResult* result) {
       continue;
     }
     INFERD_TRY(AwaitMasks(begin, end));
-    struct Context {
-      RankImpl* rank;
-      float* logits;
-      std::size_t begin;
-    } context{this, logits, begin};
-    const auto use = [](void* opaque, std::int64_t index) {
-      const Context& c = *static_cast<Context*>(opaque);
-      const auto i = static_cast<std::size_t>(index);
-      c.rank->UseLogits(c.logits + i * static_cast<std::size_t>(c.rank->model_.spec.vocab_size),
-                        c.begin + i);
-    };
-    if (end - begin == 1) {
-      use(&context, 0);
-    } else {
-      device_->ParallelFor(static_cast<std::int64_t>(end - begin), &context, use);
-    }
+    UseAll(logits, begin, end);
   }
   if (plan_.is_sampler()) {
-    const auto places = rows_.places();
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      rows_.SetToken(places[i], result->sampled[i].token);
-    }
     ids_.clear();
     for (const spec::SampledToken& sampled : result->sampled) {
       ids_.push_back(sampled.token);
     }
+    std::erase_if(result->sampled,
+                  [](const spec::SampledToken& sampled) { return sampled.token == kNoToken; });
   }
   return {};
+}
+
+// In parallel but for the samples after guesses, which follow one another on one thread.
+void RankImpl::UseAll(float* logits, std::size_t begin, std::size_t end) {
+  chains_.clear();
+  for (std::size_t i = begin; i < end; ++i) {
+    if (i == begin || uses_[i].guess < 0) {
+      chains_.push_back(i);
+    }
+  }
+  struct Context {
+    RankImpl* rank;
+    float* logits;
+    std::size_t begin, end;
+  } context{this, logits, begin, end};
+  const auto use = [](void* opaque, std::int64_t index) {
+    const Context& c = *static_cast<Context*>(opaque);
+    const auto chain = static_cast<std::size_t>(index);
+    const std::vector<std::size_t>& chains = c.rank->chains_;
+    const std::size_t chain_end = chain + 1 < chains.size() ? chains[chain + 1] : c.end;
+    for (std::size_t i = chains[chain]; i < chain_end; ++i) {
+      const auto row = (i - c.begin) * static_cast<std::size_t>(c.rank->model_.spec.vocab_size);
+      c.rank->UseLogits(c.logits + row, i);
+    }
+  };
+  if (chains_.size() == 1) {
+    use(&context, 0);
+  } else {
+    device_->ParallelFor(static_cast<std::int64_t>(chains_.size()), &context, use);
+  }
 }
 
 // After the logits, so that the device has worked while the leader made the masks.
@@ -370,9 +396,16 @@ void RankImpl::UseLogits(float* logits, std::size_t index) {
                row.tokens[static_cast<std::size_t>(use.position)],
                row.params.prompt_logprobs,
                use.out);
-  } else {
-    SampleToken(span, row.sampling, use.position, use.constrained ? &use.mask : nullptr, use.out);
+    return;
   }
+  if (use.guess >= 0 && uses_[index - 1].out->token != use.guess) {
+    use.out->token = kNoToken;
+    return;
+  }
+  SampleToken(span, row.sampling, use.position, use.constrained ? &use.mask : nullptr, use.out);
+  // The samples come first in uses_, each at its place. Prompt tokens of the row that are scored
+  // meanwhile lie before it.
+  rows_.SetToken(rows_.places()[index], use.out->token);
 }
 
 Result<> RankImpl::SendIds() {

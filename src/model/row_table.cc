@@ -108,6 +108,15 @@ Result<> RowTable::AddWork(const spec::RowWork& work) {
                            end,
                            limits_.max_model_len);
   }
+  const auto num_guessed = static_cast<std::int64_t>(work.draft.size());
+  if (num_guessed > 0 && (!work.sample || row.constrained || num_guessed >= work.count)) {
+    return InvalidArgument(
+        "row {} is to run {} positions with {} guesses; a draft needs a known token before it, a "
+        "sample, and a row without masks",
+        work.row,
+        work.count,
+        num_guessed);
+  }
   batched_tokens_ += work.count;
   if (batched_tokens_ > limits_.max_batched_tokens) {
     return InvalidArgument("step holds more than the limit of {} tokens",
@@ -130,7 +139,13 @@ Result<> RowTable::AddWork(const spec::RowWork& work) {
   work_.push_back(&work);
   newest_input_step_ = std::max(newest_input_step_, work.input_step);
   if (work.sample) {
-    places_.push_back({work.row, row.epoch, end});
+    // SetToken then moves no memory, which another thread may be reading.
+    if (row.tokens.capacity() <= static_cast<std::size_t>(end)) {
+      row.tokens.reserve(2 * static_cast<std::size_t>(end + 1));
+    }
+    for (std::int64_t position = end - num_guessed; position <= end; ++position) {
+      places_.push_back({work.row, row.epoch, position});
+    }
   }
   return {};
 }
@@ -154,7 +169,8 @@ Result<> RowTable::FillIds(StepBatch* batch) const {
   batch->ids.clear();
   for (const spec::RowWork* work : work_) {
     const std::vector<std::int32_t>& tokens = row(work->row).tokens;
-    const std::int64_t end = work->start + work->count;
+    const std::int64_t end =
+        work->start + work->count - static_cast<std::int64_t>(work->draft.size());
     if (static_cast<std::int64_t>(tokens.size()) < end) {
       return FailedPrecondition("row {} is to run positions [{}, {}), but only {} tokens are known",
                                 work->row,
@@ -163,13 +179,14 @@ Result<> RowTable::FillIds(StepBatch* batch) const {
                                 tokens.size());
     }
     batch->ids.insert(batch->ids.end(), tokens.begin() + work->start, tokens.begin() + end);
+    batch->ids.insert(batch->ids.end(), work->draft.begin(), work->draft.end());
   }
   return {};
 }
 
 void RowTable::SetToken(const TokenPlace& place, std::int32_t token) {
   Row& row = rows_[static_cast<std::size_t>(place.row)];
-  if (row.epoch != place.epoch) {
+  if (token == kNoToken || row.epoch != place.epoch) {
     return;
   }
   const auto position = static_cast<std::size_t>(place.position);

@@ -9,6 +9,7 @@
 #include "spec/step.h"
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct TokenPlace {
       0;  // of the row when the step was planned: a reopened row no longer wants it
   std::int64_t position = 0;
 };
+
+/// Instead of a token: an earlier guess was wrong, so this place got none.
+inline constexpr std::int32_t kNoToken = std::numeric_limits<std::int32_t>::min();
 
 class RowTable {
  public:
@@ -54,7 +58,8 @@ class RowTable {
   std::span<const spec::RowWork* const> work() const { return work_; }
   /// Pages of this group to be zeroed first.
   std::span<const std::int32_t> fresh_pages() const { return fresh_pages_; }
-  /// Where the tokens sampled in this step belong, in work order.
+  /// Where the tokens sampled in this step belong, in work order: one each, and one more for each
+  /// guess.
   std::span<const TokenPlace> places() const { return places_; }
   /// Latest step whose tokens this step reads; -1: none.
   std::int64_t newest_input_step() const { return newest_input_step_; }
@@ -64,6 +69,7 @@ class RowTable {
   void FillBatch(StepBatch* batch) const;
   /// Fails when a token is not known.
   Result<> FillIds(StepBatch* batch) const;
+  /// Different rows may be set by different threads at once.
   void SetToken(const TokenPlace& place, std::int32_t token);
 
  private:

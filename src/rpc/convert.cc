@@ -159,6 +159,7 @@ void Put(const spec::StepPlan& plan, v1::StepPlan* proto) {
     item->set_input_step(work.input_step);
     item->mutable_new_pages()->Add(work.new_pages.begin(), work.new_pages.end());
     item->set_reset_pages(work.reset_pages);
+    item->mutable_draft()->Add(work.draft.begin(), work.draft.end());
   }
 }
 
@@ -379,6 +380,7 @@ Result<spec::StepPlan> Get(const v1::StepPlan& proto) {
     work.input_step = item.input_step();
     work.new_pages.assign(item.new_pages().begin(), item.new_pages().end());
     work.reset_pages = item.reset_pages();
+    work.draft.assign(item.draft().begin(), item.draft().end());
     if (work.row < 0 || work.start < 0 || work.count < 1) {
       return InvalidArgument("step {}: work of row {} at {} + {} is out of range",
                              plan.step,

@@ -31,7 +31,12 @@ struct RowWork {
   std::int64_t start = 0;
   std::int32_t count = 0;
   bool sample = false;  // the last position's logits give a token
-  bool embed = false;   // the last position's hidden state is asked for
+  /// Guesses of the tokens that this step will sample, run as inputs of its last draft.size()
+  /// positions: `count` includes them, `sample` is set, and the row is not constrained. The
+  /// position before the first of them is sampled too; as long as a sample is what was guessed, so
+  /// is the next one. What was run after a wrong guess will be run again.
+  std::vector<std::int32_t> draft;
+  bool embed = false;  // the last position's hidden state is asked for
   /// Step whose sampled token is the input (decode); -1: all inputs are known to the row already.
   std::int64_t input_step = -1;
   /// Pages appended to the row's page table before the step.
@@ -86,6 +91,8 @@ struct StepResult {
   std::uint64_t generation = 0;
   std::int64_t step = 0;
   std::int32_t group = 0;
+  /// In the order of the plan's work. A row with a draft gives one token for each right guess and
+  /// one more, of positions that follow one another.
   std::vector<SampledToken> sampled;
   std::vector<PromptLogprobs> prompt_logprobs;
   std::vector<RowEmbedding> embeddings;

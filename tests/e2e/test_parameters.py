@@ -3,6 +3,7 @@
 
 import concurrent.futures
 
+import pytest
 from conftest import chat, complete
 
 SAMPLERS = {"temperature": 1.3, "seed": 11, "dry_multiplier": 0.8, "dry_sequence_breakers": [" two"], "xtc_probability": 0.5,
@@ -137,3 +138,31 @@ def test_a_quiet_user_is_not_held_up_by_a_busy_one(start):
             future.result(timeout=60)
     assert finished[0] == "first", "it ran while the others came"
     assert finished.index("quiet") <= 4, finished
+
+
+GUESSING = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "adaptive": false}')
+
+
+@pytest.mark.parametrize("flags", [(), ("--tp", "2"), ("--pp", "2", "--dp", "2")])
+def test_guessing_ahead_changes_no_token(server, start, flags):
+    guessing = start(*GUESSING, *flags, "--threads", "2")
+    sampled = {"temperature": 1.1, "seed": 5, "presence_penalty": 0.4, "frequency_penalty": 0.3}
+    for fields in ({"temperature": 0}, sampled, SAMPLERS, {"temperature": 0, "stop": [" four"]}, {"temperature": 0, "logprobs": 2}):
+        assert texts(guessing, **fields) == texts(server, **fields)
+    assert complete(guessing, "[[count]]", max_tokens=30).choices[0].text == (" one two three four five" * 6)
+    drafts, guessed, right = (guessing.metric(f"inferd_spec_decode_num_{name}_total") for name in ("drafts", "draft_tokens", "accepted_tokens"))
+    assert 0 < drafts <= guessed <= 4 * drafts
+    assert 20 < right <= guessed
+    assert texts(guessing, temperature=0, num_speculative_tokens=0) == texts(server, temperature=0)
+    assert guessing.metric("inferd_spec_decode_num_drafts_total") == drafts, "a request may ask for none"
+    guessing.stop()
+
+
+def test_guessing_begins_when_it_pays(start):
+    server = start("--speculative-config", '{"method": "ngram"}')
+    complete(server, "[[hello]]", max_tokens=12)
+    assert server.metric("inferd_spec_decode_num_drafts_total") == 0
+    text = complete(server, "[[count]]", max_tokens=100).choices[0].text
+    assert text == " one two three four five" * 20
+    assert server.metric("inferd_spec_decode_num_accepted_tokens_total") > 50
+    server.stop()

@@ -243,6 +243,8 @@ Result<GenerateParams> ParseParams(const ServerContext& context, const Fields& f
   params.n = static_cast<std::int32_t>(n.value_or(1));
   INFERD_ASSIGN(const auto min_tokens, fields.Int(limits::kMinTokens));
   params.min_tokens = static_cast<std::int32_t>(min_tokens.value_or(0));
+  INFERD_ASSIGN(const auto speculative, fields.Int(limits::kSpeculativeTokens));
+  params.num_speculative_tokens = static_cast<std::int32_t>(speculative.value_or(-1));
   INFERD_ASSIGN(params.ignore_eos, fields.BoolOr("ignore_eos", false));
   INFERD_ASSIGN(params.include_stop, fields.BoolOr("include_stop_str_in_output", false));
   INFERD_ASSIGN(params.skip_special, fields.BoolOr("skip_special_tokens", true));
@@ -292,6 +294,7 @@ Result<> ApplyParams(const ServerContext& context,
   prototype->n = params.n;
   prototype->min_tokens = params.min_tokens;
   prototype->ignore_eos = params.ignore_eos;
+  prototype->num_speculative_tokens = params.num_speculative_tokens;
   if (params.grammar != nullptr) {
     prototype->constraint = MakeConstraint(params.grammar, context.model.tokenizer, {});
   }

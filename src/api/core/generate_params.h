@@ -29,6 +29,7 @@ struct GenerateParams {
   std::optional<std::int64_t> max_tokens;             // must fit; absent: as many as fit
   std::int64_t max_tokens_bound = limits::kInt32Max;  // without max_tokens: this many at most
   std::int32_t min_tokens = 0;
+  std::int32_t num_speculative_tokens = -1;  // -1: the server's default
   std::int32_t n = 1;
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;

@@ -101,6 +101,7 @@ inline constexpr IntLimit kMaxTokens{"max_tokens", 1, kInt32Max};
 inline constexpr IntLimit kMaxCompletionTokens{"max_completion_tokens", 1, kInt32Max};
 inline constexpr IntLimit kMaxTokensOrZero{"max_tokens", 0, kInt32Max};
 inline constexpr IntLimit kMinTokens{"min_tokens", 0, kInt32Max};
+inline constexpr IntLimit kSpeculativeTokens{"num_speculative_tokens", 0, 32};
 inline constexpr IntLimit kLogprobs{"logprobs", 0, 20};
 inline constexpr IntLimit kTopLogprobs{"top_logprobs", 0, 20};
 inline constexpr IntLimit kPromptLogprobs{"prompt_logprobs", 0, 20};

@@ -172,6 +172,9 @@ leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
     sum.prefix_queries += r.prefix_queries;
     sum.prefix_hits += r.prefix_hits;
     sum.preemptions += r.preemptions;
+    sum.drafts += r.drafts;
+    sum.draft_tokens += r.draft_tokens;
+    sum.accepted_tokens += r.accepted_tokens;
     sum.steps += r.steps;
     sum.restarts += r.restarts;
   }
@@ -218,6 +221,18 @@ void AddEngine(const leader::InferenceService& service, Page* page) {
                 "vllm:prefix_cache_hits_total",
                 "Prompt tokens found in the prefix cache.",
                 real(sum.prefix_hits));
+  page->Counter("inferd_spec_decode_num_drafts_total",
+                "vllm:spec_decode_num_drafts_total",
+                "Steps of a sequence in which tokens were guessed ahead.",
+                real(sum.drafts));
+  page->Counter("inferd_spec_decode_num_draft_tokens_total",
+                "vllm:spec_decode_num_draft_tokens_total",
+                "Tokens guessed ahead.",
+                real(sum.draft_tokens));
+  page->Counter("inferd_spec_decode_num_accepted_tokens_total",
+                "vllm:spec_decode_num_accepted_tokens_total",
+                "Tokens guessed ahead that were right.",
+                real(sum.accepted_tokens));
   page->Counter("inferd_num_preemptions_total",
                 "vllm:num_preemptions_total",
                 "Sequences that lost their pages and were recomputed.",

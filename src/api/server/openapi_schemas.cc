@@ -66,6 +66,7 @@ Json Sampling() {
           {"seed", Number(limits::kSeed)},
           {"n", Number(limits::kN)},
           {"min_tokens", Number(limits::kMinTokens)},
+          {"num_speculative_tokens", Number(limits::kSpeculativeTokens)},
           {"stop", std::move(stop)},
           {"stream", Flag()},
           {"ignore_eos", Flag()},

@@ -166,6 +166,7 @@ class FakeReplica {
     std::vector<std::int32_t> pages;
     bool pages_set = false;
     std::int64_t sample_step = -1;
+    std::int64_t drafted_end = 0;  // positions below may hold what followed a wrong guess
   };
 
   struct GroupState {
@@ -204,8 +205,9 @@ class FakeReplica {
     }
     row->pages.insert(row->pages.end(), work.new_pages.begin(), work.new_pages.end());
     const std::int64_t end = work.start + work.count;
-    if (static_cast<std::int64_t>(row->pages.size()) !=
-        (end + options_.page_size - 1) / options_.page_size) {
+    const std::int64_t needed =
+        (std::max(end, row->drafted_end) + options_.page_size - 1) / options_.page_size;
+    if (static_cast<std::int64_t>(row->pages.size()) != needed) {
       Problem(
           fmt::format("row {} has {} pages for {} positions", work.row, row->pages.size(), end));
     }
@@ -213,6 +215,8 @@ class FakeReplica {
 
   void RunRow(const spec::RowWork& work, std::int64_t step, spec::StepResult* result) {
     Row& row = RowOf(work.group, work.row);
+    const std::size_t num_known = row.tokens.size();
+    row.tokens.insert(row.tokens.end(), work.draft.begin(), work.draft.end());
     const auto num_tokens = static_cast<std::int64_t>(row.tokens.size());
     const std::int64_t end = work.start + work.count;
     if (!row.open || work.count < 1 || end > num_tokens || (work.sample && end != num_tokens)) {
@@ -239,7 +243,7 @@ class FakeReplica {
     spec::PromptLogprobs logprobs{work.row, work.group, work.start + 1, {}};
     for (std::int64_t i = work.start; i < end; ++i) {
       std::uint64_t& slot = SlotOf(work.group, row, i);
-      if (slot != 0) {
+      if (slot != 0 && i >= row.drafted_end) {
         Problem(fmt::format("row {} writes position {} to a page that is not fresh", work.row, i));
       }
       slot = KvOf(row.tokens[static_cast<std::size_t>(i)], i, sum);
@@ -253,16 +257,34 @@ class FakeReplica {
     if (!logprobs.tokens.empty()) {
       result->prompt_logprobs.push_back(std::move(logprobs));
     }
+    row.drafted_end = work.draft.empty() ? row.drafted_end : std::max(row.drafted_end, end);
+    row.tokens.resize(num_known);
     if (work.sample) {
-      spec::SampledToken& sampled = result->sampled.emplace_back();
-      sampled.row = work.row;
-      sampled.group = work.group;
-      sampled.token = NextToken(sum, row.sampling.seed, vocab_);
-      row.tokens.push_back(sampled.token);
       row.sample_step = step;
-      if (nan_seed_ == row.sampling.seed) {
+      Sample(work, sum, &row, result);
+    }
+  }
+
+  /// Goes on from token to token as long as each is the next guess.
+  void Sample(const spec::RowWork& work, std::uint64_t sum, Row* row, spec::StepResult* result) {
+    // `sum` is that of all positions run: go back to before the guesses.
+    const auto num_guessed = static_cast<std::int64_t>(work.draft.size());
+    const std::int64_t first_guessed = work.start + work.count - num_guessed;
+    for (std::int64_t i = 0; i < num_guessed; ++i) {
+      sum -= SlotOf(work.group, *row, first_guessed + i);
+    }
+    for (std::int64_t i = 0; i <= num_guessed; ++i) {
+      spec::SampledToken& sampled = result->sampled.emplace_back();
+      sampled.row = work.row, sampled.group = work.group;
+      sampled.token = NextToken(sum, row->sampling.seed, vocab_);
+      row->tokens.push_back(sampled.token);
+      if (nan_seed_ == row->sampling.seed) {
         sampled.token = -1;
       }
+      if (i == num_guessed || work.draft[static_cast<std::size_t>(i)] != sampled.token) {
+        return;
+      }
+      sum += SlotOf(work.group, *row, first_guessed + i);
     }
   }
 

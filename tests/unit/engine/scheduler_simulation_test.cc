@@ -20,7 +20,6 @@
 namespace inferd::engine {
 namespace {
 
-constexpr std::int32_t kVocab = 60;
 constexpr std::uint64_t kNanSeed = 424242;
 constexpr int kDefaultSeeds = 3000;
 
@@ -64,6 +63,10 @@ SchedulerOptions RandomOptions(Random* random) {
   options.max_model_len = random->Between(10, 60);
   options.max_waiting = random->Between(3, 30);
   options.prefix_cache = !random->OneIn(4);
+  options.prompt_lookup.max_ngram = static_cast<std::int32_t>(random->Between(1, 4));
+  options.prompt_lookup.min_ngram = 1;
+  options.prompt_lookup.adaptive = random->OneIn(4);
+  options.max_speculative_rows = static_cast<std::int32_t>(random->Between(1, 12));
   return options;
 }
 
@@ -74,7 +77,8 @@ class Simulation {
         options_(RandomOptions(&random_)),
         hasher_({seed, 1}, options_.page_size),
         scheduler_(options_, clock_, hasher_),
-        replica_(options_, kVocab) {
+        vocab_(random_.OneIn(3) ? 3 : 60),
+        replica_(options_, vocab_) {
     replica_.set_nan_seed(kNanSeed);
     faults_ = random_.OneIn(3);
     deadlines_ = random_.OneIn(3);
@@ -209,9 +213,6 @@ class Simulation {
     if (results.empty()) {
       return;
     }
-    if (random_.OneIn(5)) {
-      std::reverse(results.front().sampled.begin(), results.front().sampled.end());
-    }
     if (random_.OneIn(20)) {
       spec::StepResult stale = results.front();
       stale.generation += 17;
@@ -234,10 +235,11 @@ class Simulation {
     const std::int64_t family = random_.Between(0, 2);
     for (std::int64_t i = 0; i < length; ++i) {
       request.prompt.push_back(static_cast<std::int32_t>(
-          Mix(static_cast<std::uint64_t>(family), static_cast<std::uint64_t>(i)) % kVocab));
+          Mix(static_cast<std::uint64_t>(family), static_cast<std::uint64_t>(i)) %
+          static_cast<std::uint64_t>(vocab_)));
     }
     if (random_.OneIn(2)) {
-      request.prompt.back() = static_cast<std::int32_t>(random_.Between(0, kVocab - 1));
+      request.prompt.back() = static_cast<std::int32_t>(random_.Between(0, vocab_ - 1));
     }
     request.sampling.seed = static_cast<std::uint64_t>(random_.Between(1, 3));
     if (random_.OneIn(40)) {
@@ -247,6 +249,8 @@ class Simulation {
     request.min_tokens = random_.OneIn(4) ? random_.Between(0, 10) : 0;
     request.ignore_eos = random_.OneIn(3);
     request.constrained = random_.OneIn(3);
+    request.num_speculative_tokens =
+        random_.OneIn(2) ? static_cast<std::int32_t>(random_.Between(1, 5)) : 0;
     request.eos_tokens = {0, 1};
     if (random_.OneIn(3)) {
       request.stop_tokens = {2};
@@ -298,7 +302,7 @@ class Simulation {
         Client client;
         client.request = request;
         client.expected = UndisturbedOutput(
-            request, scheduler_.max_sequence_tokens(), kVocab, &client.expected_finish);
+            request, scheduler_.max_sequence_tokens(), vocab_, &client.expected_finish);
         if (request.sampling.seed == kNanSeed && request.max_tokens > 0) {
           client.expected.clear();
           client.expected_finish = FinishReason::kError;
@@ -447,6 +451,7 @@ class Simulation {
   base::FakeClock clock_;
   PrefixHasher hasher_;
   Scheduler scheduler_;
+  const std::int32_t vocab_;  // with a small one guesses are often right
   FakeReplica replica_;
   bool faults_ = false;
   bool deadlines_ = false;
@@ -481,6 +486,9 @@ TEST(SchedulerSimulation, RandomSchedulesEqualTheUndisturbedRun) {
     sum.prefix_hit_tokens += stats.prefix_hit_tokens;
     sum.dropped_tokens += stats.dropped_tokens;
     sum.resets += stats.resets;
+    sum.drafts += stats.drafts;
+    sum.draft_tokens += stats.draft_tokens;
+    sum.accepted_tokens += stats.accepted_tokens;
     for (std::size_t reason = 0; reason < sum.finished.size(); ++reason) {
       sum.finished[reason] += stats.finished[reason];
     }
@@ -491,6 +499,10 @@ TEST(SchedulerSimulation, RandomSchedulesEqualTheUndisturbedRun) {
     EXPECT_GT(sum.prefix_hit_tokens, 10 * num_seeds);
     EXPECT_GT(sum.dropped_tokens, num_seeds / 2);
     EXPECT_GT(sum.resets, num_seeds / 4);
+    EXPECT_GT(sum.drafts, num_seeds);
+    EXPECT_GT(sum.draft_tokens, sum.drafts);
+    EXPECT_GT(sum.accepted_tokens, sum.drafts / 8);
+    EXPECT_LT(sum.accepted_tokens, sum.draft_tokens);
     for (std::size_t reason = 1; reason < sum.finished.size(); ++reason) {
       EXPECT_GT(sum.finished[reason], num_seeds / 10) << reason;
     }

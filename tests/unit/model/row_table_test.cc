@@ -89,6 +89,28 @@ TEST(RowTableTest, SampledTokensReachTheNextStepButNotAReopenedRow) {
   EXPECT_EQ(table.row(0).tokens, (std::vector<std::int32_t>{7}));
 }
 
+TEST(RowTableTest, GuessesAreInputsOfOneStepOnly) {
+  RowTable table(kLimits, true);
+  spec::StepPlan plan;
+  plan.open_rows = {Open(0, {10, 11})};
+  plan.work = {Work(0, 1, 4, {0, 1})};
+  plan.work[0].sample = true;
+  plan.work[0].draft = {12, 13, 14};
+  ASSERT_TRUE(table.Apply(plan).ok());
+  StepBatch batch;
+  table.FillBatch(&batch);
+  ASSERT_TRUE(table.FillIds(&batch).ok());
+  EXPECT_EQ(batch.ids, (std::vector<std::int32_t>{11, 12, 13, 14}));
+  ASSERT_EQ(table.places().size(), 4U);
+  EXPECT_EQ(table.places()[0].position, 2);
+  EXPECT_EQ(table.places()[3].position, 5);
+  table.SetToken(table.places()[0], 12);
+  table.SetToken(table.places()[1], 99);  // the second guess was wrong
+  table.SetToken(table.places()[2], kNoToken);
+  table.SetToken(table.places()[3], kNoToken);
+  EXPECT_EQ(table.row(0).tokens, (std::vector<std::int32_t>{10, 11, 12, 99}));
+}
+
 TEST(RowTableTest, RefusesWhatDoesNotFit) {
   const auto fails = [](spec::OpenRow open, spec::RowWork work) {
     RowTable table(kLimits, false);
@@ -107,6 +129,17 @@ TEST(RowTableTest, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(fails(Open(0, {1, 2}), Work(0, 19, 2, {0, 1, 2, 3, 4}))) << "beyond the model length";
   EXPECT_TRUE(fails(Open(0, {1, 2}), Work(0, -1, 2, {0})));
   EXPECT_TRUE(fails(Open(0, std::vector<std::int32_t>(21)), Work(0, 0, 2, {0})));
+  spec::RowWork guesses = Work(0, 1, 2, {0});
+  guesses.draft = {5};
+  EXPECT_TRUE(fails(Open(0, {1, 2}), guesses)) << "guesses without a sample";
+  guesses.sample = true;
+  EXPECT_FALSE(fails(Open(0, {1, 2}), guesses));
+  guesses.draft = {5, 6};
+  EXPECT_TRUE(fails(Open(0, {1, 2}), guesses)) << "no known token before the guesses";
+  guesses.draft = {5};
+  spec::OpenRow constrained = Open(0, {1, 2});
+  constrained.constrained = true;
+  EXPECT_TRUE(fails(constrained, guesses)) << "guesses under a mask";
   spec::OpenRow open = Open(0, {1});
   open.num_prompt_tokens = 2;
   EXPECT_TRUE(fails(open, Work(0, 0, 1, {0})));

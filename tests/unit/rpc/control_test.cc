@@ -164,8 +164,13 @@ class ControlTest : public testing::Test {
     spec::StepPlan plan;
     plan.generation = 3;
     plan.step = 11;
-    plan.work.push_back(
-        {.row = 2, .start = 5, .count = 1, .sample = true, .input_step = 10, .new_pages = {4}});
+    plan.work.push_back({.row = 2,
+                         .start = 5,
+                         .count = 3,
+                         .sample = true,
+                         .draft = {8, 9},
+                         .input_step = 10,
+                         .new_pages = {4}});
     ASSERT_TRUE(peer->Send(plan));
     Result<ToWorker> received = (*client)->Receive();
     ASSERT_TRUE(received.ok());
@@ -173,6 +178,7 @@ class ControlTest : public testing::Test {
     EXPECT_EQ(got.step, 11);
     ASSERT_EQ(got.work.size(), 1U);
     EXPECT_EQ(got.work[0].input_step, 10);
+    EXPECT_EQ(got.work[0].draft, (std::vector<std::int32_t>{8, 9}));
     EXPECT_EQ(got.work[0].new_pages, std::vector<std::int32_t>{4});
     ExpectMasksArrive(*peer, **client);
     spec::StepResult result;
