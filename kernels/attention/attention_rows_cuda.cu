@@ -127,7 +127,7 @@ struct Running {
 };
 
 template <class Kv, int kTeams, int kStrips>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     AttentionRowsKernel(AttentionArgs args, int max_splits) {
   constexpr int kTeamWarps = kWarps / kTeams;
   constexpr int kBlockHeads = kHeadsPerWarp * kTeamWarps;

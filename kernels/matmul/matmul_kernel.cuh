@@ -19,7 +19,7 @@ inline constexpr int kMatMulThreads = 128;
 inline constexpr int kTiledTiles = 4;
 
 template <class Format, int kTiles>
-__global__ void __launch_bounds__(kMatMulThreads) MatMulSmallKernel(MatMulLaunch args) {
+__global__ void __launch_bounds__(kMatMulThreads, 3) MatMulSmallKernel(MatMulLaunch args) {
   SHARED_ARRAY(float, quarters, 3 * kTiles * 32 * 4);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int quarter = static_cast<int>(threadIdx.x) / 32;
@@ -120,7 +120,7 @@ DEVICE void QueueActivations(
 }
 
 template <class Format>
-__global__ void __launch_bounds__(kMatMulThreads) MatMulTiledKernel(MatMulLaunch args) {
+__global__ void __launch_bounds__(kMatMulThreads, 2) MatMulTiledKernel(MatMulLaunch args) {
   constexpr int kTile = kTiledTiles * 8 * kActPitch;
   SHARED_ARRAY(float, tiles, 2 * kTile);
   SHARED_ARRAY(int, rows, kTiledTiles * 8);

@@ -285,7 +285,7 @@ DEVICE float FindPeak(const float* logits, int vocab, Scratch* shared, bool* fin
   return top;
 }
 
-__global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args) {
+__global__ void __launch_bounds__(kThreads, 1) SampleKernel(SamplingArgs args) {
   SHARED_ARRAY(Scratch, storage, 1);
   Scratch* shared = storage;
   const int thread = static_cast<int>(threadIdx.x);
