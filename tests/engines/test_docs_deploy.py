@@ -20,6 +20,8 @@ def test_a_command_works(command, engine):
     program = command.split()[0]
     if program in FOLDERS:
         engine(FOLDERS[program].split("/")[0])
+    if program == "helm":  # one that was built from its module takes an old Kubernetes for granted
+        command += " --kube-version 1.36.3"
     path = os.pathsep.join([str(harness.VENV), *(str(harness.ENGINES / folder) for folder in FOLDERS.values()), os.environ["PATH"]])
     done = subprocess.run(command, shell=True, cwd=harness.ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
