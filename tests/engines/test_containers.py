@@ -114,7 +114,8 @@ def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, so
     for thread in threads:
         thread.start()
     try:
-        harness.eventually(lambda: unit.counts.get("readinessProbe", 0) >= 12 and len(texts) >= 10, 120)
+        harness.eventually(lambda: unit.counts.get("readinessProbe", 0) >= 12 and len(texts) >= 10, 120,
+                           message=lambda: f"{unit.counts} {texts} {problems[:3]}\n{unit.process.log()}")
         assert unit.failures == []
         assert unit.counts["livenessProbe"] >= 1
         status = unit.delete()
