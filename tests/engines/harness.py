@@ -48,6 +48,14 @@ def eventually(check, seconds=30, every=0.05, message="it did not come true"):
         time.sleep(every)
 
 
+def wait_port(port, seconds=30):
+    """Until something listens there."""
+    def listens():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+    eventually(listens, seconds, message=f"nothing listens on {port}")
+
+
 def status(url, **options):
     return httpx.get(url, timeout=5, **options).status_code
 

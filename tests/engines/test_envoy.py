@@ -3,14 +3,13 @@
 
 import signal
 import threading
-import time
 
 import httpx
 import pytest
 import yaml
 
 import harness
-from harness import FOX, chat_body, eventually, free_ports, read_stream
+from harness import FOX, chat_body, eventually, free_ports
 
 ONE = {"Authorization": "Bearer sk-change-me-one"}
 TWO = {"Authorization": "Bearer sk-change-me-two"}
@@ -160,55 +159,6 @@ def test_a_replica_goes_under_load(envoy, inferd, how):
     if how == "drain":
         assert load.streams_broken == 0
     gateway.wait_healthy(2)  # of three places, two are the survivor's
-
-
-def test_tokens_per_minute_in_redis(envoy, inferd, engine, spawn, tmp_path):
-    """The allowance of a key is counted for all gateways together, by what answers say they used, streams too."""
-    redis, service = engine("redis"), engine("ratelimit")
-    redis_port, grpc, http, debug = free_ports(4)
-    libraries = redis / "usr/lib/x86_64-linux-gnu"
-    spawn([redis / "usr/bin/redis-server", "--port", redis_port, "--bind", "127.0.0.1", "--save", "", "--dir", tmp_path],
-          name="redis", environment={"LD_LIBRARY_PATH": str(libraries)})
-    limits = tmp_path / "limits/inferd/config"
-    limits.mkdir(parents=True)
-    shipped = yaml.safe_load((harness.DEPLOY / "envoy/ratelimit.yaml").read_text())
-    shipped["descriptors"][0]["rate_limit"] = {"unit": "hour", "requests_per_unit": 200}  # an hour does not end in the test
-    (limits / "inferd.yaml").write_text(yaml.safe_dump(shipped))
-    ratelimit = spawn([service / "service_cmd"], name="ratelimit", environment={
-        "USE_STATSD": "false", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis_port}", "RUNTIME_ROOT": str(tmp_path / "limits"),
-        "RUNTIME_SUBDIRECTORY": "inferd", "RUNTIME_WATCH_ROOT": "false", "HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1",
-        "PORT": str(http), "GRPC_PORT": str(grpc), "DEBUG_PORT": str(debug), "LOG_LEVEL": "info"})
-    ratelimit.wait_for(f"http://127.0.0.1:{http}/healthcheck")
-    server = inferd("--enable-force-include-usage")
-    gateways = [envoy([server.port], [server.port], ratelimit=grpc, name=f"envoy{i}") for i in range(2)]
-
-    used, asked = 0, 0
-    while True:
-        gateway = gateways[asked % 2]
-        reply = chat(gateway, TWO, script="count", max_tokens=30)
-        if reply.status_code == 429:
-            break
-        assert reply.status_code == 200, reply.text
-        used += reply.json()["usage"]["total_tokens"]
-        asked += 1
-        assert used < 400, "nothing is counted\n" + ratelimit.log()
-        time.sleep(0.1)  # the count is sent after the answer
-    assert used >= 200
-    assert reply.json()["error"]["code"] == "rate_limit_exceeded"
-    assert chat(gateways[0], ONE).status_code == 200  # another key has its own
-
-    shipped["descriptors"].append({"key": "tenant_tokens", "value": "team-one",
-                                   "rate_limit": {"unit": "hour", "requests_per_unit": 10**6}})
-    before = httpx.get(f"http://127.0.0.1:{debug}/stats").text
-    with httpx.Client(timeout=30) as client:
-        text = read_stream(client, gateways[1].url, chat_body("count", max_tokens=50), ONE)
-    assert len(text.split()) == 50
-
-    def total(stats):
-        return sum(int(line.rsplit(": ", 1)[1]) for line in stats.splitlines() if "tenant_tokens.total_hits" in line)
-
-    eventually(lambda: total(httpx.get(f"http://127.0.0.1:{debug}/stats").text) >= total(before) + 50,
-               message=lambda: httpx.get(f"http://127.0.0.1:{debug}/stats").text)
 
 
 def test_without_the_rate_limit_service_requests_go_on(envoy, inferd):
