@@ -14,13 +14,14 @@ Result<Sizing> SizeKvCache(const SizingInput& input) {
   options.page_tokens = input.page_tokens;
   options.max_batched_tokens = input.max_batched_tokens;
   options.max_num_seqs = input.max_num_seqs;
+  const std::int64_t trained = input.model->max_position > 0 ? input.model->max_position : 4096;
+  const std::int64_t wanted = input.max_model_len > 0 ? input.max_model_len : trained;
+  options.max_model_len = wanted;
   INFERD_ASSIGN(spec::MemoryLedger ledger, spec::MakeLedger(*input.model, *input.shards, options));
   std::int64_t page_bytes = 1;
   for (const spec::RankLedger& rank : ledger.ranks) {
     page_bytes = std::max(page_bytes, rank.kv_bytes_per_token * input.page_tokens);
   }
-  const std::int64_t trained = input.model->max_position > 0 ? input.model->max_position : 4096;
-  const std::int64_t wanted = input.max_model_len > 0 ? input.max_model_len : trained;
   const std::int64_t pages_per_sequence = (wanted + input.page_tokens - 1) / input.page_tokens;
   const std::int64_t affordable = input.kv_cache_bytes / page_bytes;
   Sizing sizing;

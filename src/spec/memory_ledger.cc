@@ -13,36 +13,55 @@
 namespace inferd::spec {
 namespace {
 
-// Buffers of a step, with values of 4 bytes: residual stream and its norm, q k v and attention
-// output, gate and up of the widest FFN, rows sent to experts, logits of the rows that sample.
+constexpr std::int64_t kValueBytes = 4;  // activations are floats
+
+/// Rows of logits that a rank holds at a time, as model::Shard does.
+std::int64_t LogitRows(const LedgerOptions& options) {
+  constexpr std::int64_t kMost = 64;
+  return std::min(options.max_num_seqs, kMost);
+}
+
+// What model::Shard allocates for the largest step: residual stream and its norm, the slice of the
+// hidden state that tensor-parallel peers gather, q k v and attention output, gate and up of the
+// widest FFN, what MoE layers keep beside, logits; and the tables of the rotary embedding.
 std::int64_t ActivationBytes(const ModelSpec& model,
                              const ShardPlan& shard,
                              const LedgerOptions& options) {
-  constexpr std::int64_t kValueBytes = 4;
+  const std::int64_t hidden = model.hidden_size;
   const std::int64_t heads = 2 * shard.q_heads.size() + 2 * shard.kv_heads.size();
-  const std::int64_t routed =
-      model.moe.top_k * (2 * shard.expert_ffn.size() + 2 * model.hidden_size);
-  const std::int64_t ffn = std::max({2 * shard.ffn.size(), 2 * shard.shared_ffn.size(), routed});
-  const std::int64_t per_token = 3 * model.hidden_size + heads * model.head_dim + ffn;
+  std::int64_t per_token =
+      2 * hidden + heads * model.head_dim + 2 * std::max(shard.ffn.size(), shard.shared_ffn.size());
+  per_token += shard.tp > 1 ? HiddenRows(model, shard).size() : 0;
+  per_token += model.moe.num_experts > 0 ? 2 * hidden + 1 + model.moe.num_experts : 0;
   std::int64_t values = options.max_batched_tokens * per_token;
-  if (shard.has_head) {
-    values +=
-        options.max_num_seqs * (shard.vocab.size() + (shard.is_sampler() ? model.vocab_size : 0));
+  values += shard.has_head ? LogitRows(options) * (hidden + shard.vocab.size()) : 0;
+  // The sampler gathers whole rows of logits from its peers.
+  values += shard.is_sampler() && shard.tp > 1 ? LogitRows(options) * model.vocab_size : 0;
+  for (const RopeSpec& rope : model.ropes) {
+    values += rope.kind == RopeKind::kNone ? 0 : options.max_model_len * rope.rotary_dim;
   }
   return values * kValueBytes;
 }
 
-// Send and receive buffers of the two reductions of a layer, and of the exchange of rows between
-// expert groups.
+// Send and receive buffers of the gathers of a tp group, and of the exchange of rows between expert
+// groups.
 std::int64_t CollectiveBytes(const ModelSpec& model,
                              const ShardPlan& shard,
                              const LedgerOptions& options) {
-  constexpr std::int64_t kValueBytes = 4;
-  const std::int64_t rows = options.max_batched_tokens * model.hidden_size * kValueBytes;
+  constexpr std::int64_t kGatherSlack = 4096;
+  const std::int64_t tokens = options.max_batched_tokens;
   std::int64_t bytes = 0;
-  bytes += shard.tp > 1 ? 2 * rows : 0;
-  bytes += shard.pp > 1 ? 2 * rows : 0;
-  bytes += shard.ep > 1 ? 2 * rows * std::max<std::int64_t>(model.moe.top_k, 1) : 0;
+  if (shard.tp > 1) {
+    const std::int64_t widest =
+        std::max({model.num_heads * model.head_dim, model.intermediate_size, model.hidden_size});
+    const std::int64_t logits = shard.has_head ? LogitRows(options) * model.vocab_size : 0;
+    bytes += 2 * (std::max(tokens * widest, logits) + kGatherSlack) * kValueBytes;
+  }
+  if (shard.ep > 1) {
+    const std::int64_t routed = 2 * kValueBytes * model.moe.top_k;  // expert and weight
+    const std::int64_t row = model.hidden_size * kValueBytes;
+    bytes += shard.ep * tokens * (2 * (row + routed) + 2 * row + routed);
+  }
   return bytes;
 }
 

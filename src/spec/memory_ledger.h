@@ -24,6 +24,8 @@ struct LedgerOptions {
   std::int64_t page_tokens = 32;
   std::int64_t max_batched_tokens = 512;
   std::int64_t max_num_seqs = 64;
+  /// Positions of the rotary embedding's tables; 0: not counted.
+  std::int64_t max_model_len = 0;
   /// Memory a rank may use in all; 0: not bounded.
   std::int64_t budget_bytes = 0;
 };

@@ -350,6 +350,7 @@ Result<std::unique_ptr<model::Rank>> MakeSimRank(const spec::LoadRequest& reques
   options.bytes_per_weight = shape.bytes_per_weight;
   options.max_batched_tokens = request.max_batched_tokens;
   options.max_num_seqs = request.max_num_seqs;
+  options.max_model_len = request.max_model_len;
   INFERD_ASSIGN(const spec::MemoryLedger ledger,
                 spec::MakeLedger(shape.spec, {request.shard}, options));
   const spec::RankLedger& rank = ledger.ranks.front();

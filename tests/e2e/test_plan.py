@@ -30,7 +30,7 @@ def plan(inferd, *arguments):
 
 def test_the_example_of_the_article(inferd):
     made = plan(inferd, "--model", "llama-2-70b", "--gpus", "32xA100-80G", "--nodes", "4x8", "--tp", "4", "--pp", "auto", "--ep=auto",
-                "--rate", "12", "--input", "1000", "--output", "300", "--target-ttft", "2s", "--target-itl", "50ms", "--redundancy", "2")
+                "--rate", "10", "--input", "1000", "--output", "300", "--target-ttft", "2s", "--target-itl", "50ms", "--redundancy", "2")
     best = made["layouts"][0]
     assert (best["tp"], best["pp"], best["replicas"], best["reserve"]) == (4, 1, 6, 2)
     rank = best["ranks"][0]
