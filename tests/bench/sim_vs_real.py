@@ -62,15 +62,14 @@ def predict(options, profile, prompt, output_tokens):
 
 
 def fit(options, prompt_s, one_s, eight_s):
-    profile = {"bandwidth": options.bandwidth, "flops16": options.tflops / 2, "flops8": options.tflops, "weights": 0.8, "flops": 0.5, "row": 0}
+    profile = {"bandwidth": options.bandwidth, "flops16": options.tflops / 2, "flops8": options.tflops, "weights": 0.8, "flops": 0.5,
+               # What a further stream costs beside reading the weights once.
+               "row": max(0.0, (eight_s - one_s) / 7 * 1e6)}
     for _ in range(12):
         idle = predict(options, profile, 512, 2)
         profile["flops"] = min(1.0, max(0.01, profile["flops"] * idle["ttft_ms"] / 1e3 / prompt_s))
         idle = predict(options, profile, 256, 48)
         profile["weights"] = min(1.0, max(0.01, profile["weights"] * idle["tpot_ms"] / 1e3 / one_s))
-    # What a further stream costs beside reading the weights once.
-    profile["row"] = max(0.0, (eight_s - one_s) / 7 * 1e6)
-    predict(options, profile, 256, 48)
     return profile
 
 
