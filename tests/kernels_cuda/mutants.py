@@ -50,7 +50,7 @@ class Bench:
         out = folder / "mutant.o"
         command[command.index("-o") + 1] = str(out)
         command[command.index("-c") + 1] = str(source)
-        command[1:1] = [f"-I{folder}", "-Wno-error", "-w"]
+        command[1:1] = [f"-I{folder}", f"-iquote{(ROOT / mutant['file']).parent}", "-w"]  # what stood beside it still does
         subprocess.run(command, cwd=entry["directory"], check=True, capture_output=True, text=True)
         link = self.link.split("&&")[1].strip()
         binary = folder / "test"
