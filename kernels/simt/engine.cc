@@ -381,8 +381,8 @@ SIMT_UNTRACED void* SharedVariable(const void* tag, std::size_t bytes) {
   }
   char* data = w.arena + w.arena_used;
   w.arena_used += room;
+  PoisonBytes(data, room);
   GuardTail(data, bytes, room);
-  PoisonBytes(data, bytes);
   w.variables.push_back({tag, data, bytes});
   return data;
 }
