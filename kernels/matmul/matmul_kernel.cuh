@@ -170,7 +170,8 @@ __global__ void __launch_bounds__(kMatMulThreads, 2) MatMulTiledKernel(MatMulLau
             tiles + chunk % 2 * kTile + (j * 8 + lane / 4) * kActPitch, 0, t, 32, true, x);
         MultiplyChunk<Format>(w, x, sum[j]);
       }
-      while (quarter < 4 && chunk + 1 == QuarterBegin(chunks, quarter + 1)) {
+      // With fewer than four chunks some quarters are empty and end before the first chunk does.
+      while (quarter < 4 && chunk + 1 >= QuarterBegin(chunks, quarter + 1)) {
 #pragma unroll
         for (int j = 0; j < kTiledTiles; ++j) {
 #pragma unroll

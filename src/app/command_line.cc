@@ -38,7 +38,11 @@ constexpr std::array kCommands = {
         "Serve a model to OpenAI clients. `serve` may be left out.\n\n"
         "  inferd qwen2.5-coder-0.5b                    serve on http://127.0.0.1:8000\n"
         "  inferd --model ./model.gguf --tp 2 --port 0  two ranks, any free port\n"
-        "  inferd MODEL --print-config > inferd.yaml    all settings; use the file with --config"},
+        "  inferd --model ./model --device cuda --tp 2  two GPUs\n"
+        "  inferd MODEL --print-config > inferd.yaml    all settings; use the file with "
+        "--config\n\n"
+        "Exit status: 0 ended by a signal, 1 it could not run, 2 the command line is wrong,\n"
+        "4 the devices that --device names are not there."},
     CommandHelp{
         "plan",
         "inferd plan MODEL [--gpus 32xA100-80G] [flags]",
@@ -86,6 +90,11 @@ constexpr std::array kCommands = {
                 "inferd topo [--topology FILE] [--json]",
                 "Print how the devices of this host reach each other, and their domains; with\n"
                 "--topology from the output of `nvidia-smi topo -m` (- reads standard input)."},
+    CommandHelp{
+        "doctor",
+        "inferd doctor",
+        "Show what this host offers (CPUs, GPUs and their links, driver, NCCL, limits), what "
+        "is\nwrong and how to mend it. Exit status 1 when something is."},
     CommandHelp{
         "fetch", "inferd fetch NAME", "Download a model into the cache and print its path."},
     CommandHelp{"tokenize",

@@ -24,6 +24,8 @@ Result<> GenerateTrace(const CommandLine& line);
 Result<> SimulateTrace(const CommandLine& line);
 Result<> PrintUsage(const CommandLine& line);
 Result<> Bench(const CommandLine& line);
+/// What is wrong with this host. The exit status: 1 when something is.
+int Doctor();
 /// The process's exit status.
 Result<int> RunBatch(const CommandLine& line);
 
@@ -34,6 +36,10 @@ Result<store::Model> FindModel(const ModelConfig& config);
 Result<std::string> ClusterSecret(const ClusterConfig& cluster);
 /// Waits for the model to be loaded, with a bar; returns early when a signal asks for the end.
 Result<> WaitUntilReady(leader::Leader* leader);
+/// Exit status when the devices that --device names are not there.
+inline constexpr int kNoDeviceStatus = 4;
+/// Of a command that runs a model on this host: the devices that --device names are there.
+Result<> CheckDeviceIsThere(const Config& config);
 /// What the leader needs to know of configuration and model.
 Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const store::Model& model);
 

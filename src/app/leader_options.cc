@@ -5,6 +5,7 @@
 #include "app/speculative_config.h"
 #include "base/error.h"
 #include "cost/sim_device.h"
+#include "ops/device.h"
 #include "rpc/secret.h"
 #include "spec/memory_ledger.h"
 #include "store/shape.h"
@@ -96,7 +97,15 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
     options.parallel.pp_partition.push_back(Int32(layers));
   }
   options.allow_cross_host_tp = config.parallel.allow_cross_host_tp;
-  options.device = config.worker.device;
+  INFERD_ASSIGN(options.device, spec::ParseDevice(config.worker.device));
+  INFERD_TRY(spec::CheckDevices(options.device, options.parallel));
+  if (options.device.kind == spec::DeviceKind::kCuda) {
+    if (const auto bytes = ops::CudaDeviceBytes(); bytes.ok()) {
+      const auto least = std::min_element(bytes->begin(), bytes->end());
+      options.device_bytes = static_cast<std::int64_t>(static_cast<double>(*least) *
+                                                       config.worker.gpu_memory_utilization);
+    }
+  }
   options.threads = Int32(config.worker.threads);
   options.kv_cache_bytes = config.worker.kv_cache_bytes;
   const std::string& kv = config.worker.kv_cache_dtype;
@@ -124,7 +133,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
     options.data_address = config.cluster.data_address;
   }
   INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
-  if (cost::IsSimDevice(options.device)) {
+  if (cost::IsSimDevice(config.worker.device)) {
     INFERD_TRY(FillSim(config, &options));
   }
   return options;

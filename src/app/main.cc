@@ -58,6 +58,15 @@ Result<int> RunForStatus(inferd::app::CommandLine line) {
                       inferd::kVersion,
                       inferd::app::PrintConfig(inferd::app::Settings(&line.config)));
   }
+  if (line.command == "serve" || line.command == "run-batch" || line.command == "bench") {
+    if (const Result<> there = inferd::app::CheckDeviceIsThere(line.config); !there.ok()) {
+      std::fprintf(stderr, "inferd: %s\n", there.error().message().c_str());
+      return inferd::app::kNoDeviceStatus;
+    }
+  }
+  if (line.command == "doctor") {
+    return inferd::app::Doctor();
+  }
   if (line.command == "run-batch") {
     return inferd::app::RunBatch(line);
   }

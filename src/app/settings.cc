@@ -128,10 +128,11 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
       {
           {.key = "worker.device",
            .flags = {"--device"},
-           .help = "What runs the model: cpu, or sim:PROFILE[/MODEL], workers that take the time a "
-                   "device would (docs/planning.md)",
+           .help = "What runs the model: cpu, cuda, some GPUs (cuda:0,2 or cuda:GPU-<uuid> or "
+                   "cuda:MIG-<uuid>), cuda-emu, GPUs emulated on the CPU, or sim:PROFILE[/MODEL], "
+                   "workers that take the time a device would (docs/devices.md)",
            .value = &w->device,
-           .choices = {"cpu", "sim"},
+           .choices = {"cpu", "cuda", "cuda-emu", "sim"},
            .choice_takes_more = true},
           {"worker.threads",
            {"--threads"},

@@ -310,6 +310,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     input.max_batched_tokens = options_.max_num_batched_tokens;
     input.max_model_len = options_.max_model_len;
     input.kv_cache_bytes = host_bytes / ranks_here;
+    if (options_.kv_cache_bytes == 0) {
+      input.device_bytes = options_.device_bytes;
+    }
     INFERD_ASSIGN(sizing_, SizeKvCache(input));
     return {};
   }
@@ -373,6 +376,11 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       Fail(places.error());
       return;
     }
+    Result<std::vector<std::string>> devices = DevicesOf(*places);
+    if (!devices.ok()) {
+      Fail(devices.error());
+      return;
+    }
     const int per_replica = options_.parallel.ranks_per_replica();
     const std::string server_id =
         "inferd-" + std::to_string(::getpid()) + "-" + rpc::RandomSecret().substr(0, 8);
@@ -382,8 +390,10 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       replica.ranks.server_id = server_id;
       replica.ranks.step_deadline_ms = options_.step_deadline_ms;
       for (int k = 0; k < per_replica; ++k) {
-        const plan::RankPlacement& place = (*places)[static_cast<std::size_t>(r * per_replica + k)];
-        replica.ranks.loads.push_back(MakeLoad(shards_[static_cast<std::size_t>(k)], place));
+        const auto at = static_cast<std::size_t>(r * per_replica + k);
+        const plan::RankPlacement& place = (*places)[at];
+        replica.ranks.loads.push_back(
+            MakeLoad(shards_[static_cast<std::size_t>(k)], place, (*devices)[at]));
         replica.ranks.nodes.push_back(place.node);
       }
       replica.scheduler = MakeSchedulerOptions();
@@ -421,7 +431,20 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     return plan::PlaceRanks(options_.parallel, nodes, options_.allow_cross_host_tp);
   }
 
-  spec::LoadRequest MakeLoad(const spec::ShardPlan& shard, const plan::RankPlacement& place) const {
+  /// The device of each place: those of a host are dealt to its ranks in order.
+  Result<std::vector<std::string>> DevicesOf(const std::vector<plan::RankPlacement>& places) const {
+    std::map<std::int32_t, int> used;
+    std::vector<std::string> devices;
+    for (const plan::RankPlacement& place : places) {
+      INFERD_ASSIGN(std::string device, spec::DeviceOfRank(options_.device, used[place.node]++));
+      devices.push_back(std::move(device));
+    }
+    return devices;
+  }
+
+  spec::LoadRequest MakeLoad(const spec::ShardPlan& shard,
+                             const plan::RankPlacement& place,
+                             const std::string& device) const {
     spec::LoadRequest load;
     load.model_path = options_.model_path;
     load.shard = shard;
@@ -430,7 +453,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     load.max_model_len = sizing_.max_model_len;
     load.kv_pages = sizing_.kv_pages;
     load.kv_dtype = options_.kv_dtype;
-    load.device = options_.device;
+    load.device = device;
     load.threads = place.threads;
     load.cpus = place.cpus;
     return load;

@@ -6,6 +6,7 @@
 #include "engine/prompt_lookup.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+#include "spec/device_choice.h"
 #include "spec/memory_ledger.h"
 #include "spec/parallel.h"
 #include "spec/worker_config.h"
@@ -26,13 +27,16 @@ struct LeaderOptions {
   std::int64_t weight_bytes = 0;  // of all tensors in the files
 
   spec::ParallelSpec parallel;
-  std::string device = "cpu";
+  spec::DeviceChoice device;
   std::int32_t max_num_seqs = 64;
   std::int32_t max_num_batched_tokens = 512;
   std::int64_t max_model_len =
       0;  // 0: what the model was trained for, lowered to what the memory holds
   std::int64_t max_waiting = 1024;  // sequences that may queue per replica
   std::int64_t kv_cache_bytes = 0;  // per host; 0: a quarter of the available memory, at most 4 GiB
+  /// Memory of each device that a rank may fill; 0: the host's memory counts. What weights and
+  /// activations leave goes to the KV cache, unless kv_cache_bytes says how much.
+  std::int64_t device_bytes = 0;
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
   bool prefix_cache = true;
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say

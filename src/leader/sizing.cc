@@ -23,14 +23,23 @@ Result<Sizing> SizeKvCache(const SizingInput& input) {
     page_bytes = std::max(page_bytes, rank.kv_bytes_per_token * input.page_tokens);
   }
   const std::int64_t pages_per_sequence = (wanted + input.page_tokens - 1) / input.page_tokens;
-  const std::int64_t affordable = input.kv_cache_bytes / page_bytes;
+  std::int64_t kv_cache_bytes = input.kv_cache_bytes;
+  if (input.device_bytes > 0) {
+    std::int64_t fullest = 0;
+    for (const spec::RankLedger& rank : ledger.ranks) {
+      fullest =
+          std::max(fullest, rank.weight_bytes + rank.activation_bytes + rank.collective_bytes);
+    }
+    kv_cache_bytes = std::max<std::int64_t>(0, input.device_bytes - fullest);
+  }
+  const std::int64_t affordable = kv_cache_bytes / page_bytes;
   Sizing sizing;
   sizing.kv_pages = std::min(affordable, pages_per_sequence * input.max_num_seqs);
   if (sizing.kv_pages < 1) {
     return ResourceExhausted(
         "the KV cache may take {} bytes per rank, but one page of {} tokens needs {}; give it more "
         "with --kv-cache-bytes",
-        input.kv_cache_bytes,
+        kv_cache_bytes,
         input.page_tokens,
         page_bytes);
   }
@@ -42,7 +51,7 @@ Result<Sizing> SizeKvCache(const SizingInput& input) {
         "more with --kv-cache-bytes",
         input.max_model_len,
         pages_per_sequence * page_bytes,
-        input.kv_cache_bytes,
+        kv_cache_bytes,
         sizing.max_model_len);
   }
   for (spec::RankLedger& rank : ledger.ranks) {

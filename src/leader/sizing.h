@@ -22,6 +22,7 @@ struct SizingInput {
   std::int32_t max_batched_tokens = 512;
   std::int64_t max_model_len = 0;   // 0: fit to the model and the memory
   std::int64_t kv_cache_bytes = 0;  // for one rank
+  std::int64_t device_bytes = 0;    // > 0: instead, what the fullest rank leaves of these
 };
 
 struct Sizing {

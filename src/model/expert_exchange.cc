@@ -26,15 +26,12 @@ Result<ExpertExchange> ExpertExchange::Make(int groups,
   INFERD_ASSIGN(exchange.recv_, device.AllocateHost(rows * exchange.RowBytes(), "expert exchange"));
   INFERD_ASSIGN(exchange.x_, device.AllocateHost(matrix_bytes, "expert exchange"));
   INFERD_ASSIGN(exchange.y_, device.AllocateHost(matrix_bytes, "expert exchange"));
+  const std::size_t list_bytes = rows * static_cast<std::size_t>(top_k) * sizeof(float);
+  INFERD_ASSIGN(exchange.expert_, device.AllocateHost(list_bytes, "expert exchange"));
+  INFERD_ASSIGN(exchange.weight_, device.AllocateHost(list_bytes, "expert exchange"));
   if (!device.SharesHostMemory()) {
-    INFERD_ASSIGN(exchange.device_x_, device.Allocate(matrix_bytes, "expert exchange"));
-    INFERD_ASSIGN(exchange.device_y_, device.Allocate(matrix_bytes, "expert exchange"));
-    INFERD_ASSIGN(
-        exchange.own_,
-        device.AllocateHost(matrix_bytes / static_cast<std::size_t>(groups), "expert exchange"));
+    INFERD_TRY(exchange.AllocateOnDevice());
   }
-  exchange.expert_.resize(rows * static_cast<std::size_t>(top_k));
-  exchange.weight_.resize(rows * static_cast<std::size_t>(top_k));
   exchange.sent_rows_.reserve(rows);
   const auto n = static_cast<std::size_t>(groups);
   exchange.send_counts_.resize(n);
@@ -42,6 +39,20 @@ Result<ExpertExchange> ExpertExchange::Make(int groups,
   exchange.send_bytes_.resize(n);
   exchange.recv_bytes_.resize(n);
   return exchange;
+}
+
+Result<> ExpertExchange::AllocateOnDevice() {
+  const auto groups = static_cast<std::size_t>(groups_);
+  const std::size_t x = x_.bytes();
+  const std::size_t list = expert_.bytes();
+  INFERD_ASSIGN(device_x_, device_->Allocate(x, "expert exchange"));
+  INFERD_ASSIGN(device_y_, device_->Allocate(x, "expert exchange"));
+  INFERD_ASSIGN(device_expert_, device_->Allocate(list, "expert exchange"));
+  INFERD_ASSIGN(device_weight_, device_->Allocate(list, "expert exchange"));
+  INFERD_ASSIGN(own_x_, device_->AllocateHost(x / groups, "expert exchange"));
+  INFERD_ASSIGN(own_expert_, device_->AllocateHost(list / groups, "expert exchange"));
+  INFERD_ASSIGN(own_weight_, device_->AllocateHost(list / groups, "expert exchange"));
+  return {};
 }
 
 void ExpertExchange::Join(comm::Communicator* ep, std::vector<std::int32_t> owner) {
@@ -56,8 +67,8 @@ std::size_t ExpertExchange::RowBytes() const {
 
 std::int64_t ExpertExchange::bytes() const {
   return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + x_.bytes() + y_.bytes() +
-                                   device_x_.bytes() + device_y_.bytes() + own_.bytes() +
-                                   expert_.size() * 8);
+                                   device_x_.bytes() + device_y_.bytes() + own_x_.bytes() +
+                                   expert_.bytes() * 2);
 }
 
 Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
@@ -66,9 +77,14 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
                                                      const float* weight) {
   INFERD_CHECK(rows <= max_rows_);
   if (!device_->SharesHostMemory()) {
-    device_->Copy(own_.data(), x, static_cast<std::size_t>(rows * hidden_) * sizeof(float));
+    const std::size_t list_bytes = static_cast<std::size_t>(rows * top_k_) * sizeof(float);
+    device_->Copy(own_x_.data(), x, static_cast<std::size_t>(rows * hidden_) * sizeof(float));
+    device_->Copy(own_expert_.data(), expert, list_bytes);
+    device_->Copy(own_weight_.data(), weight, list_bytes);
     INFERD_TRY(device_->Wait());
-    x = own_.floats();
+    x = own_x_.floats();
+    expert = reinterpret_cast<const std::int32_t*>(own_expert_.data());
+    weight = own_weight_.floats();
   }
   const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
   const std::size_t list_bytes = static_cast<std::size_t>(top_k_) * sizeof(float);
@@ -110,15 +126,23 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
                             {recv_.data(), arrived * RowBytes()},
                             recv_bytes_));
   Unpack();
-  const bool shares = device_->SharesHostMemory();
-  if (!shares) {
+  Arrived result;
+  result.rows = static_cast<std::int64_t>(arrived);
+  result.x = x_.floats();
+  result.host_expert = reinterpret_cast<const std::int32_t*>(expert_.data());
+  result.expert = result.host_expert;
+  result.weight = weight_.floats();
+  result.y = y_.floats();
+  if (!device_->SharesHostMemory()) {
     device_->Copy(device_x_.data(), x_.data(), arrived * x_bytes);
+    device_->Copy(device_expert_.data(), expert_.data(), arrived * list_bytes);
+    device_->Copy(device_weight_.data(), weight_.data(), arrived * list_bytes);
+    result.x = device_x_.floats();
+    result.expert = reinterpret_cast<const std::int32_t*>(device_expert_.data());
+    result.weight = device_weight_.floats();
+    result.y = device_y_.floats();
   }
-  return Arrived{static_cast<std::int64_t>(arrived),
-                 shares ? x_.floats() : device_x_.floats(),
-                 expert_.data(),
-                 weight_.data(),
-                 shares ? y_.floats() : device_y_.floats()};
+  return result;
 }
 
 Result<> ExpertExchange::ExchangeCounts() {
@@ -148,9 +172,9 @@ void ExpertExchange::Unpack() {
   }
   for (std::size_t row = 0; row < rows; ++row, in += RowBytes()) {
     std::memcpy(x_.data() + row * x_bytes, in, x_bytes);
-    std::memcpy(expert_.data() + row * k, in + x_bytes, k * sizeof(std::int32_t));
-    std::memcpy(
-        weight_.data() + row * k, in + x_bytes + k * sizeof(std::int32_t), k * sizeof(float));
+    const std::size_t list_bytes = k * sizeof(float);
+    std::memcpy(expert_.data() + row * list_bytes, in + x_bytes, list_bytes);
+    std::memcpy(weight_.data() + row * list_bytes, in + x_bytes + list_bytes, list_bytes);
   }
 }
 
@@ -172,7 +196,7 @@ Result<> ExpertExchange::Return(float* y, std::int64_t rows) {
                             send_bytes_,
                             {send_.data(), sent_rows_.size() * x_bytes},
                             recv_bytes_));
-  float* const sum = shares ? y : own_.floats();
+  float* const sum = shares ? y : own_x_.floats();
   std::fill(sum, sum + rows * hidden_, 0.0F);
   const float* in = send_.floats();
   for (const std::int32_t row : sent_rows_) {

@@ -17,7 +17,7 @@ namespace inferd::model {
 
 class ExpertExchange {
  public:
-  /// max_rows: most rows one group may send in a step. x and y lie on `device`, lists on the host.
+  /// max_rows: most rows one group may send in a step. What it takes and gives lies on `device`.
   static Result<ExpertExchange> Make(int groups,
                                      std::int64_t max_rows,
                                      std::int64_t hidden,
@@ -30,10 +30,11 @@ class ExpertExchange {
   /// Rows that came to this rank: all have an expert in this group.
   struct Arrived {
     std::int64_t rows = 0;
-    const float* x = nullptr;              // [rows, hidden]
-    const std::int32_t* expert = nullptr;  // [rows, top_k], global; -1: in another group
-    const float* weight = nullptr;         // [rows, top_k]
-    float* y = nullptr;                    // [rows, hidden], for the caller to fill
+    const float* x = nullptr;                   // [rows, hidden]
+    const std::int32_t* expert = nullptr;       // [rows, top_k], global; -1: in another group
+    const float* weight = nullptr;              // [rows, top_k]
+    const std::int32_t* host_expert = nullptr;  // `expert` on the host
+    float* y = nullptr;                         // [rows, hidden], for the caller to fill
   };
   /// Sends each row once to every group that holds one of its experts.
   Result<Arrived> Send(const float* x,
@@ -49,6 +50,7 @@ class ExpertExchange {
  private:
   ExpertExchange() = default;
   std::size_t RowBytes() const;
+  Result<> AllocateOnDevice();
   Result<> ExchangeCounts();
   void Unpack();
 
@@ -65,11 +67,13 @@ class ExpertExchange {
   std::vector<std::size_t> send_bytes_, recv_bytes_;
   // Each way [groups * max_rows] records: x, then experts, then weights.
   ops::Memory send_, recv_;
-  ops::Memory x_, y_;                 // [groups * max_rows, hidden]
-  ops::Memory device_x_, device_y_;   // the same on a device of its own memory
-  ops::Memory own_;                   // there: this rank's rows on the host, [max_rows, hidden]
-  std::vector<std::int32_t> expert_;  // [groups * max_rows, top_k]
-  std::vector<float> weight_;
+  ops::Memory x_, y_;  // [groups * max_rows, hidden]
+  // On a device of its own memory: what arrived there, and on the host what this rank sends.
+  ops::Memory device_x_, device_y_;            // [groups * max_rows, hidden]
+  ops::Memory device_expert_, device_weight_;  // [groups * max_rows, top_k]
+  ops::Memory own_x_;                          // [max_rows, hidden]
+  ops::Memory own_expert_, own_weight_;        // [max_rows, top_k]
+  ops::Memory expert_, weight_;                // [groups * max_rows, top_k]
 };
 
 }  // namespace inferd::model

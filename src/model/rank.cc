@@ -54,6 +54,7 @@ class RankImpl final : public Rank {
   void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
   void Abort() override;
 
+  bool broken() const override { return device_->Broken(); }
   std::int64_t page_tokens() const override { return page_tokens_; }
   RankMemory memory() const override {
     return {shard_->weight_bytes(), shard_->activation_bytes(), shard_->kv().bytes()};
@@ -211,7 +212,8 @@ Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan
   result.generation = plan.generation;
   result.step = plan.step;
   result.group = plan_.group;
-  result.expert_tokens.assign(shard_->expert_tokens().begin(), shard_->expert_tokens().end());
+  const std::span<const std::int64_t> expert_tokens = shard_->CountExpertTokens();
+  result.expert_tokens.assign(expert_tokens.begin(), expert_tokens.end());
   result.compute_ns = base::SteadyClock::Get().NowNs() - began_ns;
   return std::optional<spec::StepResult>(std::move(result));
 }
@@ -444,13 +446,10 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
 
 Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
                                          const LoadProgress& progress) {
-  if (request.device != "cpu") {
-    return Unimplemented("device '{}' is not in this build; use cpu", request.device);
-  }
   INFERD_ASSIGN(store::Model model, store::OpenModel(request.model_path));
   INFERD_TRY(CheckShard(model.spec, request.shard));
   INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
-                ops::MakeCpuDevice({.threads = request.threads, .cpus = request.cpus}));
+                ops::MakeDevice(request.device, request.threads, request.cpus));
   LoadWeightsOptions load_options;
   load_options.threads = request.threads;
   load_options.progress = progress;

@@ -60,6 +60,9 @@ class Rank {
   /// Thread-safe, idempotent: a pending Run fails with kAborted.
   virtual void Abort() = 0;
 
+  /// True when the device has failed for good: the process must end.
+  virtual bool broken() const = 0;
+
   virtual std::int64_t page_tokens() const = 0;
   virtual RankMemory memory() const = 0;
   /// Device and shard in one line, for logs.

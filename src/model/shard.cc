@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
 namespace inferd::model {
 namespace {
@@ -71,6 +72,21 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
   shard->max_logit_rows_ = std::min(options.max_num_seqs, kMaxLogitRows);
   INFERD_TRY(shard->AllocateArena());
   shard->AssignActivations();
+  const std::int64_t page_tokens = device.PageTokens();
+  INFERD_TRY(
+      device.Reserve({.rows = options.max_batched_tokens,
+                      .sequences = std::min(options.max_num_seqs, options.max_batched_tokens),
+                      .pages_per_sequence = (options.max_model_len + page_tokens - 1) / page_tokens,
+                      .kv_head_of = shard->kv_head_of_,
+                      .head_dim = model.head_dim}));
+  for (const LayerWeights& layer : shard->weights_.layers) {
+    if (!layer.expert_gate.empty() && layer.expert_gate.front() != nullptr) {
+      ops::MoeTask task = shard->MoeTaskOf(layer);
+      task.rows = options.max_batched_tokens * plan.ep;
+      INFERD_TRY(device.PrepareMoe(task));
+    }
+  }
+  INFERD_TRY(device.Wait());
   return shard;
 }
 
@@ -108,10 +124,14 @@ Result<> Shard::AllocateArena() {
                   TpGather::Make(static_cast<std::size_t>(floats) * sizeof(float), device_));
   }
   if (moe) {
-    const auto slots = static_cast<std::size_t>(tokens * model_.moe.top_k);
-    expert_.resize(slots);
-    expert_weight_.resize(slots);
-    local_expert_.resize(slots * static_cast<std::size_t>(plan_.ep));
+    const std::size_t bytes = static_cast<std::size_t>(tokens * model_.moe.top_k) * sizeof(float);
+    INFERD_ASSIGN(expert_, device_.Allocate(bytes, "the chosen experts"));
+    INFERD_ASSIGN(expert_weight_, device_.Allocate(bytes, "the chosen experts"));
+    if (!device_.SharesHostMemory()) {
+      const auto layers = static_cast<std::size_t>(plan_.layers.size());
+      INFERD_ASSIGN(chosen_, device_.AllocateHost(layers * bytes, "the chosen experts"));
+      num_chosen_.resize(layers);
+    }
     expert_tokens_.resize(static_cast<std::size_t>(plan_.experts.size()));
     if (plan_.ep > 1) {
       INFERD_ASSIGN(exchange_,
@@ -298,6 +318,26 @@ std::int64_t Shard::activation_bytes() const {
          (gather_ ? gather_->bytes() : 0) + (exchange_ ? exchange_->bytes() : 0);
 }
 
-void Shard::ClearExpertTokens() { std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0); }
+void Shard::ClearExpertTokens() {
+  std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0);
+  std::fill(num_chosen_.begin(), num_chosen_.end(), 0);
+}
+
+void Shard::CountExperts(const std::int32_t* expert, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (plan_.experts.contains(expert[i])) {
+      ++expert_tokens_[static_cast<std::size_t>(expert[i] - plan_.experts.begin)];
+    }
+  }
+}
+
+std::span<const std::int64_t> Shard::CountExpertTokens() {
+  const auto* chosen = reinterpret_cast<const std::int32_t*>(chosen_.data());
+  for (std::int64_t& count : num_chosen_) {
+    CountExperts(chosen, std::exchange(count, 0));
+    chosen += options_.max_batched_tokens * model_.moe.top_k;
+  }
+  return expert_tokens_;
+}
 
 }  // namespace inferd::model

@@ -65,7 +65,8 @@ class Shard {
   std::int64_t activation_bytes() const;
   std::int64_t weight_bytes() const { return weights_.bytes; }
   /// Rows sent to each local expert since the last call of ClearExpertTokens, summed over layers.
-  std::span<const std::int64_t> expert_tokens() const { return expert_tokens_; }
+  /// What was done must have been waited for.
+  std::span<const std::int64_t> CountExpertTokens();
   void ClearExpertTokens();
 
  private:
@@ -113,13 +114,13 @@ class Shard {
                    std::int64_t rows,
                    ops::Activations* whole);
   Result<> MoeFfn(std::int64_t layer, std::int64_t rows);
-  Result<> MoeInput(std::int64_t layer, std::int64_t rows);
-  void LocalExperts(const LayerWeights& weights,
-                    const float* x,
-                    std::int64_t rows,
-                    const std::int32_t* expert,
-                    const float* weight,
-                    float* y);
+  void MoeInput(std::int64_t layer, std::int64_t rows);
+  /// The MoE task of a layer but for its rows.
+  ops::MoeTask MoeTaskOf(const LayerWeights& weights) const;
+  void LocalExperts(const ops::MoeTask& task);
+  /// The layer's chosen experts are counted, now or after the step.
+  void KeepChosen(std::int64_t layer, std::int64_t count);
+  void CountExperts(const std::int32_t* expert, std::int64_t count);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
   /// Sandwich norm of y_, added to x_.
   void FinishBlock(std::int64_t rows, const Vector& post_norm);
@@ -160,13 +161,15 @@ class Shard {
   float* attn_ = nullptr;      // [tokens, q * head_dim]
   float* gate_up_ = nullptr;   // [tokens, 2 * widest local ffn]
   float* shared_y_ = nullptr;  // [tokens, hidden]
-  float* shared_weight_ = nullptr;    // [tokens]
-  float* router_ = nullptr;           // [tokens, experts]
-  float* head_in_ = nullptr;          // [logit rows, hidden]
-  float* logits_ = nullptr;           // [logit rows, local vocab]
-  std::vector<std::int32_t> expert_;  // [tokens, top_k]
-  std::vector<float> expert_weight_;
-  std::vector<std::int32_t> local_expert_;  // [tokens * ep, top_k]
+  float* shared_weight_ = nullptr;      // [tokens]
+  float* router_ = nullptr;             // [tokens, experts]
+  float* head_in_ = nullptr;            // [logit rows, hidden]
+  float* logits_ = nullptr;             // [logit rows, local vocab]
+  ops::Memory expert_, expert_weight_;  // [tokens, top_k]
+  // Host, [layers, tokens, top_k]: the experts chosen in this step, on their way to be counted;
+  // only where the device has its own memory. Per layer how many there are.
+  ops::Memory chosen_;
+  std::vector<std::int64_t> num_chosen_;
   std::vector<std::int64_t> expert_tokens_;
 };
 

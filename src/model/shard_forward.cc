@@ -2,7 +2,6 @@
 // One pass of a batch through the layers of a shard. x is the residual stream [rows, hidden]; every
 // block computes x += norm?(sum over tp of W_out f(W_in norm(x))).
 #include "base/check.h"
-#include "model/router.h"
 #include "model/shard.h"
 
 #include <algorithm>
@@ -55,8 +54,8 @@ Result<> Shard::AllReduce(float* data, std::int64_t rows) {
 
 Result<> Shard::Embed(const StepBatch& batch) {
   const EmbeddingRows& table = weights_.embedding;
-  device_.Embed(table.type,
-                table.rows,
+  device_.Embed(table.table.type,
+                table.table.rows,
                 table.count,
                 table.first_id,
                 batch.ids,
@@ -180,7 +179,7 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
 }
 
 // Norm, router, and the first products of the shared expert: all read the same rows.
-Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
+void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
@@ -203,23 +202,45 @@ Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
     tasks[count++] = {w.shared_expert_gate.get(), nullptr, shared_weight_, 1};
   }
   device_.MatMul(*act.ffn_in, rows, std::span(tasks).first(count));
-  INFERD_ASSIGN(const float* const logits, ToHost(router_, rows * model_.moe.num_experts));
-  RouteTokens(model_.moe, logits, rows, expert_.data(), expert_weight_.data());
-  return {};
+  ops::RouteTask route;
+  route.logits = router_;
+  route.rows = rows;
+  route.experts = model_.moe.num_experts;
+  route.top_k = model_.moe.top_k;
+  route.sigmoid = model_.moe.score == spec::RouterScore::kSigmoid;
+  route.softmax_before_topk = model_.moe.softmax_before_topk;
+  route.renormalize = model_.moe.renormalize;
+  route.routed_scale = static_cast<float>(model_.moe.routed_scale);
+  route.expert = reinterpret_cast<std::int32_t*>(expert_.data());
+  route.weight = expert_weight_.floats();
+  device_.Route(route);
 }
 
 Result<> Shard::MoeFfn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (rows > 0) {
-    INFERD_TRY(MoeInput(layer, rows));
+    MoeInput(layer, rows);
   }
+  ops::MoeTask task = MoeTaskOf(w);
+  task.x = normed_;
+  task.rows = rows;
+  task.expert = reinterpret_cast<const std::int32_t*>(expert_.data());
+  task.weight = expert_weight_.floats();
+  task.y = y_;
   if (exchange_) {
     INFERD_ASSIGN(const ExpertExchange::Arrived arrived,
-                  exchange_->Send(normed_, rows, expert_.data(), expert_weight_.data()));
-    LocalExperts(w, arrived.x, arrived.rows, arrived.expert, arrived.weight, arrived.y);
+                  exchange_->Send(normed_, rows, task.expert, task.weight));
+    CountExperts(arrived.host_expert, arrived.rows * model_.moe.top_k);
+    task.x = arrived.x;
+    task.rows = arrived.rows;
+    task.expert = arrived.expert;
+    task.weight = arrived.weight;
+    task.y = arrived.y;
+    LocalExperts(task);
     INFERD_TRY(exchange_->Return(y_, rows));
   } else {
-    LocalExperts(w, normed_, rows, expert_.data(), expert_weight_.data(), y_);
+    KeepChosen(layer, rows * model_.moe.top_k);
+    LocalExperts(task);
   }
   if (rows > 0 && w.shared_down != nullptr) {
     AddSharedExpert(layer, rows);
@@ -227,40 +248,37 @@ Result<> Shard::MoeFfn(std::int64_t layer, std::int64_t rows) {
   return {};
 }
 
-void Shard::LocalExperts(const LayerWeights& weights,
-                         const float* x,
-                         std::int64_t rows,
-                         const std::int32_t* expert,
-                         const float* weight,
-                         float* y) {
-  if (rows == 0) {
-    return;
-  }
-  const std::int64_t top_k = model_.moe.top_k;
-  for (std::int64_t i = 0; i < rows * top_k; ++i) {
-    const bool is_here = expert[i] >= 0 && plan_.experts.contains(expert[i]);
-    const std::int64_t local = is_here ? expert[i] - plan_.experts.begin : -1;
-    local_expert_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(local);
-    if (is_here) {
-      ++expert_tokens_[static_cast<std::size_t>(local)];
-    }
-  }
-  if (weights.expert_gate.empty() || weights.expert_gate.front() == nullptr) {
-    device_.Zero(y, static_cast<std::size_t>(rows * model_.hidden_size) * sizeof(float));
-    return;
-  }
+ops::MoeTask Shard::MoeTaskOf(const LayerWeights& weights) const {
   ops::MoeTask task;
   task.gate = weights.expert_gate;
   task.up = weights.expert_up;
   task.down = weights.expert_down;
-  task.x = x;
-  task.rows = rows;
-  task.top_k = top_k;
-  task.expert = local_expert_.data();
-  task.weight = weight;
+  task.first_expert = plan_.experts.begin;
+  task.top_k = model_.moe.top_k;
   task.gate_kind = GateKindOf(model_.activation);
-  task.y = y;
+  return task;
+}
+
+void Shard::LocalExperts(const ops::MoeTask& task) {
+  if (task.rows == 0) {
+    return;
+  }
+  if (task.gate.empty() || task.gate.front() == nullptr) {
+    device_.Zero(task.y, static_cast<std::size_t>(task.rows * model_.hidden_size) * sizeof(float));
+    return;
+  }
   device_.Moe(task);
+}
+
+void Shard::KeepChosen(std::int64_t layer, std::int64_t count) {
+  if (device_.SharesHostMemory()) {
+    CountExperts(reinterpret_cast<const std::int32_t*>(expert_.data()), count);
+    return;
+  }
+  num_chosen_[static_cast<std::size_t>(layer)] = count;
+  const std::int64_t place = layer * options_.max_batched_tokens * model_.moe.top_k;
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
+  device_.Copy(chosen_.floats() + place, expert_.data(), bytes);
 }
 
 void Shard::AddSharedExpert(std::int64_t layer, std::int64_t rows) {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "model/stored_values.h"
+#include "store/quantised.h"
 
 #include <algorithm>
 #include <atomic>
@@ -178,14 +179,12 @@ class Loader {
       INFERD_ASSIGN(const WeightRef whole,
                     Find(Slot::kEmbedding, -1, -1, spec_.vocab_size, hidden));
       embedding_ = whole.Rows(shard_.vocab.begin, shard_.vocab.end);
-      weights_.embedding = {.type = whole.dtype(),
-                            .rows = store::Weights::Data(source_.tensors, embedding_).data(),
-                            .count = shard_.vocab.size(),
-                            .first_id = shard_.vocab.begin,
-                            .copy = {}};
-      if (!device_.SharesHostMemory()) {
-        INFERD_TRY(CopyEmbedding());
-      }
+      const auto data = store::Weights::Data(source_.tensors, embedding_);
+      weights_.embedding.count = shard_.vocab.size();
+      weights_.embedding.first_id = shard_.vocab.begin;
+      INFERD_ASSIGN(weights_.embedding.table,
+                    device_.MakeTable(whole.dtype(), data, shard_.vocab.size(), hidden));
+      weights_.bytes += static_cast<std::int64_t>(weights_.embedding.table.copy.bytes());
     }
     if (shard_.has_head) {
       INFERD_TRY(AddNorm(Slot::kFinalNorm, -1, hidden, &weights_.final_norm));
@@ -196,17 +195,6 @@ class Loader {
         embedding_checked_ = true;
       }
     }
-    return {};
-  }
-
-  Result<> CopyEmbedding() {
-    EmbeddingRows& table = weights_.embedding;
-    const auto data = store::Weights::Data(source_.tensors, embedding_);
-    INFERD_ASSIGN(table.copy, device_.Allocate(data.size(), "the embedding"));
-    device_.Copy(table.copy.data(), data.data(), data.size());
-    INFERD_TRY(device_.Wait());
-    table.rows = table.copy.data();
-    weights_.bytes += static_cast<std::int64_t>(data.size());
     return {};
   }
 
@@ -303,8 +291,65 @@ class Loader {
     }
   }
 
+  // A quantised layer: its rows are made in pieces and packed as one matrix.
+  Result<> PackMade(const PackJob& job) {
+    const WeightRef& ref = job.ref;
+    const std::int64_t k = job.col_end - job.col_begin;
+    const auto row_bytes =
+        static_cast<std::size_t>(k / BlockElements(ref.dtype()) * BlockBytes(ref.dtype()));
+    std::vector<std::byte> rows(static_cast<std::size_t>(ref.rows) * row_bytes);
+    struct Context {
+      const Loader* loader;
+      const PackJob* job;
+      std::byte* rows;
+      std::size_t row_bytes;
+    } context{this, &job, rows.data(), row_bytes};
+    device_.ParallelFor(ref.rows, &context, [](void* opaque, std::int64_t row) {
+      const Context& c = *static_cast<Context*>(opaque);
+      const std::int64_t at = c.job->ref.row_begin + row;
+      const auto made = store::MakeRows(c.loader->source_.tensors,
+                                        *c.job->ref.tensor,
+                                        at,
+                                        at + 1,
+                                        c.job->col_begin,
+                                        c.job->col_end);
+      std::copy(made.begin(), made.end(), c.rows + static_cast<std::size_t>(row) * c.row_bytes);
+    });
+    return PackRows(job, rows, ref.rows, k, row_bytes);
+  }
+
+  Result<> PackRows(const PackJob& job,
+                    std::span<const std::byte> rows,
+                    std::int64_t n,
+                    std::int64_t k,
+                    std::size_t row_bytes) {
+    const WeightRef& ref = job.ref;
+    const DType type = ref.dtype();
+    const auto length = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
+    for (std::int64_t row = 0; IsPlain(type) && row < n; ++row) {
+      const auto values = rows.subspan(static_cast<std::size_t>(row) * row_bytes, length);
+      if (const auto bad = FirstNonFinite(type, values)) {
+        return DataLoss("tensor {} of {} holds NaN or infinity in row {}, value {}",
+                        ref.tensor->name,
+                        source_.path,
+                        row + ref.row_begin,
+                        *bad + job.col_begin);
+      }
+    }
+    auto packed = device_.Pack(type, rows, n, k, row_bytes);
+    if (!packed.ok()) {
+      return packed.error().WithContext(
+          fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
+    }
+    *job.target = *std::move(packed);
+    return {};
+  }
+
   Result<> Pack(const PackJob& job) {
     const WeightRef& ref = job.ref;
+    if (ref.tensor->parts != nullptr) {
+      return PackMade(job);
+    }
     const DType type = ref.dtype();
     const std::int64_t block = BlockElements(type);
     const auto offset = static_cast<std::size_t>(job.col_begin / block * BlockBytes(type));
@@ -315,26 +360,10 @@ class Loader {
     const std::int64_t k = job.as_row ? ref.rows * ref.cols : job.col_end - job.col_begin;
     const std::size_t row_bytes =
         job.as_row ? all.size() : static_cast<std::size_t>(ref.tensor->row_bytes());
-    for (std::int64_t row = 0; IsPlain(type) && row < n; ++row) {
-      const auto values = all.subspan(static_cast<std::size_t>(row) * row_bytes + offset,
-                                      job.as_row ? all.size() : length);
-      if (const auto bad = FirstNonFinite(type, values)) {
-        return DataLoss("tensor {} of {} holds NaN or infinity in row {}, value {}",
-                        ref.tensor->name,
-                        source_.path,
-                        row + ref.row_begin,
-                        *bad + job.col_begin);
-      }
-    }
     const auto rows =
         job.as_row ? all
                    : all.subspan(offset, static_cast<std::size_t>(n - 1) * row_bytes + length);
-    auto packed = device_.Pack(type, rows, n, k, row_bytes);
-    if (!packed.ok()) {
-      return packed.error().WithContext(
-          fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
-    }
-    *job.target = *std::move(packed);
+    INFERD_TRY(PackRows(job, rows, n, k, row_bytes));
     if (!job.keep_mapped) {
       const base::MappedFile& file = source_.tensors.files()[ref.tensor->file];
       file.DontNeed(
@@ -422,8 +451,8 @@ class Loader {
       for (std::int64_t i = begin; i < std::min(table.count, begin + kRows); ++i) {
         ids.push_back(static_cast<std::int32_t>(table.first_id + i));
       }
-      device_.Embed(table.type,
-                    table.rows,
+      device_.Embed(table.table.type,
+                    table.table.rows,
                     table.count,
                     table.first_id,
                     ids,

@@ -60,11 +60,9 @@ struct LayerWeights {
 
 /// Rows of the embedding as stored: read in place from the mapped file, or the device's copy.
 struct EmbeddingRows {
-  DType type = DType::kF32;
-  const std::byte* rows = nullptr;  // [count, hidden]
+  ops::EmbeddingTable table;  // [count, hidden]
   std::int64_t count = 0;
   std::int64_t first_id = 0;
-  ops::Memory copy;  // what `rows` points into on a device of its own memory
 };
 
 struct ShardWeights {

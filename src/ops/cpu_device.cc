@@ -85,6 +85,13 @@ void CpuDevice::ZeroPages(std::byte* base,
   });
 }
 
+Result<EmbeddingTable> CpuDevice::MakeTable(DType type,
+                                            std::span<const std::byte> rows,
+                                            std::int64_t,
+                                            std::int64_t) {
+  return EmbeddingTable{type, rows.data(), {}};
+}
+
 void CpuDevice::ReserveRows(std::int64_t k) {
   for (std::vector<float>& row : row_scratch_) {
     if (row.size() < static_cast<std::size_t>(k)) {
@@ -237,12 +244,7 @@ void CpuDevice::RunJobs() {
 void CpuDevice::ParallelFor(std::int64_t count,
                             void* context,
                             void (*fn)(void* context, std::int64_t index)) {
-  std::atomic<std::int64_t> next{0};
-  team_->Run([&](int) {
-    for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-      fn(context, i);
-    }
-  });
+  team_->ForEach(count, context, fn);
 }
 
 namespace {

@@ -105,12 +105,19 @@ class CpuDevice final : public Device {
                  std::size_t page_bytes,
                  std::span<const std::int32_t> pages) override;
   Result<> Wait() override { return {}; }
+  bool Broken() const override { return false; }
+  Result<> Reserve(const StepLimits&) override { return {}; }
   void BeginStep(const StepRows&) override {}
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                              std::span<const std::byte> rows,
                                              std::int64_t n,
                                              std::int64_t k,
                                              std::size_t row_bytes) override;
+  Result<EmbeddingTable> MakeTable(DType type,
+                                   std::span<const std::byte> rows,
+                                   std::int64_t n,
+                                   std::int64_t k) override;
+  Result<> PrepareMoe(const MoeTask&) override { return {}; }
   std::unique_ptr<Activations> NewActivations(std::int64_t max_rows,
                                               std::int64_t k,
                                               unsigned forms) override;
@@ -148,6 +155,7 @@ class CpuDevice final : public Device {
                std::int64_t ffn,
                Activations* act) override;
   void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) override;
+  void Route(const RouteTask& task) override;
   void Moe(const MoeTask& task) override;
   void AddGated(
       float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) override;

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "ops/cpu_device.h"
 #include "ops/cpu_region.h"
+#include "ops/cpu_route.h"
 
 #include <algorithm>
 
@@ -41,10 +42,11 @@ void CpuDevice::SortByExpert(const MoeTask& task, std::int64_t first_row, std::i
   const std::int32_t* expert = task.expert + first_row * task.top_k;
   moe_.begin.assign(static_cast<std::size_t>(experts + 1), 0);
   moe_.slot_of.assign(static_cast<std::size_t>(pairs), -1);
+  const auto local = [&](std::int64_t i) { return expert[i] - task.first_expert; };
+  const auto is_here = [&](std::int64_t i) { return local(i) >= 0 && local(i) < experts; };
   for (std::int64_t i = 0; i < pairs; ++i) {
-    if (expert[i] >= 0) {
-      INFERD_CHECK(expert[i] < experts);
-      ++moe_.begin[static_cast<std::size_t>(expert[i]) + 1];
+    if (is_here(i)) {
+      ++moe_.begin[static_cast<std::size_t>(local(i)) + 1];
     }
   }
   for (std::size_t e = 1; e < moe_.begin.size(); ++e) {
@@ -52,8 +54,8 @@ void CpuDevice::SortByExpert(const MoeTask& task, std::int64_t first_row, std::i
   }
   std::vector<std::int32_t> next = moe_.begin;
   for (std::int64_t i = 0; i < pairs; ++i) {
-    if (expert[i] >= 0) {
-      moe_.slot_of[static_cast<std::size_t>(i)] = next[static_cast<std::size_t>(expert[i])]++;
+    if (is_here(i)) {
+      moe_.slot_of[static_cast<std::size_t>(i)] = next[static_cast<std::size_t>(local(i))]++;
     }
   }
 }
@@ -154,6 +156,8 @@ void CpuDevice::MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64
     }
   });
 }
+
+void CpuDevice::Route(const RouteTask& task) { RouteTokens(task); }
 
 void CpuDevice::Moe(const MoeTask& task) {
   if (task.rows == 0 || task.gate.empty()) {

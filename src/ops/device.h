@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "inferd/result.h"
 #include "ops/memory.h"
+#include "ops/tasks.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace inferd::ops {
 
@@ -60,100 +62,6 @@ class Activations {
                       const std::byte* in) = 0;
 };
 
-/// y[row, 0..n) (+ bias) = W a[row]; rows of y are ldy floats apart.
-struct MatMulTask {
-  const PackedMatrix* weight = nullptr;
-  const float* bias = nullptr;  // [n] or null
-  float* y = nullptr;
-  std::int64_t ldy = 0;
-};
-
-enum class GateKind : std::uint8_t { kSilu, kGeluTanh, kGelu };
-
-/// Rotation of the first rotary_dim values of a head. cos/sin come from a table [max positions,
-/// rotary_dim / 2].
-struct RopeTable {
-  const float* cos = nullptr;
-  const float* sin = nullptr;
-  std::int64_t rotary_dim = 0;
-  bool interleaved =
-      false;  // pairs (2i, 2i+1) as in GGUF's llama order; else (i, i + rotary_dim / 2)
-};
-
-/// Where K and V of one layer live: pages of kPageTokens tokens, each [kv head][K then V] in the
-/// kernel's own order. Page p begins at base + p * page_bytes (the layer's share of it).
-enum class KvType : std::uint8_t { kF16, kBf16, kF32 };
-
-struct KvLayer {
-  std::byte* base = nullptr;
-  std::size_t page_bytes = 0;  // distance between two pages of this layer
-  KvType type = KvType::kF16;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-};
-
-/// One sequence's rows in this step: query rows [first_row, first_row + num_rows) at positions
-/// [start, start + num_rows).
-struct AttentionSequence {
-  std::int64_t first_row = 0;
-  std::int64_t num_rows = 0;
-  std::int64_t start = 0;
-  std::span<const std::int32_t> pages;  // page table, covers start + num_rows tokens
-};
-
-/// What all operations of a step share. The spans stay until the next step begins.
-struct StepRows {
-  std::span<const std::int32_t> positions;  // [rows]
-  std::span<const AttentionSequence> sequences;
-};
-
-/// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V,
-/// keeps Q for Attention.
-struct QkvTask {
-  float* q = nullptr;  // [rows, q_heads, head_dim], rotated in place
-  float* k = nullptr;  // [rows, kv_heads, head_dim], rotated in place
-  const float* v = nullptr;
-  std::int64_t ldq = 0, ldk = 0, ldv = 0;
-  std::int64_t q_heads = 0;
-  const float* q_norm = nullptr;  // [head_dim] RMS weights, or null
-  const float* k_norm = nullptr;
-  float norm_eps = 0;
-  RopeTable rope;
-  StepRows step;  // as given to BeginStep
-  KvLayer kv;
-};
-
-struct AttentionTask {
-  const float* q = nullptr;  // [rows, q_heads, head_dim]
-  std::int64_t ldq = 0;
-  std::int64_t q_heads = 0;
-  /// Local KV head of each local query head, [q_heads], non-decreasing.
-  std::span<const std::int32_t> kv_head_of;
-  std::span<const AttentionSequence> sequences;  // as given to BeginStep
-  KvLayer kv;
-  float scale = 1;
-  float softcap = 0;             // 0: none
-  std::int64_t window = 0;       // tokens seen including itself; 0: all
-  const float* sinks = nullptr;  // [q_heads] or null
-  float* y = nullptr;            // [rows, q_heads, head_dim]
-  std::int64_t ldy = 0;
-};
-
-/// Routed experts. Weights of expert e (local index) are gate[e], up[e] [ffn, hidden] and down[e]
-/// [hidden, ffn].
-struct MoeTask {
-  std::span<const PackedMatrix* const> gate, up, down;
-  const float* x = nullptr;  // [rows, hidden], normed input
-  std::int64_t rows = 0;
-  std::int64_t top_k = 0;
-  /// Host, [rows, top_k]: local expert index or -1 (not here), and its weight.
-  const std::int32_t* expert = nullptr;
-  const float* weight = nullptr;
-  GateKind gate_kind = GateKind::kSilu;
-  float* y = nullptr;  // [rows, hidden] = sum over the row's local experts in slot order; zero when
-                       // there is none
-};
-
 class Device {
  public:
   virtual ~Device() = default;
@@ -187,6 +95,10 @@ class Device {
   /// Everything given so far has been done: the host may read what was copied to it. The first
   /// failure of an operation since the device was made; it is not to be used after one.
   virtual Result<> Wait() = 0;
+  /// True after such a failure: only another process gets a working device.
+  virtual bool Broken() const = 0;
+  /// Room for what BeginStep will bring; once, before the first step.
+  virtual Result<> Reserve(const StepLimits& limits) = 0;
   /// Comes before the operations of a step, with the rows that QkvPost and Attention will name.
   virtual void BeginStep(const StepRows& step) = 0;
 
@@ -198,12 +110,19 @@ class Device {
                                                      std::int64_t n,
                                                      std::int64_t k,
                                                      std::size_t row_bytes) = 0;
+  /// Stored host rows [n, k] for Embed. They must outlive the table where it reads them in place.
+  virtual Result<EmbeddingTable> MakeTable(DType type,
+                                           std::span<const std::byte> rows,
+                                           std::int64_t n,
+                                           std::int64_t k) = 0;
+  /// Comes once for the weights of each MoeTask before the first one, with its most rows.
+  virtual Result<> PrepareMoe(const MoeTask& task) = 0;
   virtual std::unique_ptr<Activations> NewActivations(std::int64_t max_rows,
                                                       std::int64_t k,
                                                       unsigned forms) = 0;
 
   /// x [rows, hidden] = table[id - first_id] * scale; ids outside [first_id, first_id + table rows)
-  /// give zero rows. `table` is raw stored rows (type), not packed.
+  /// give zero rows. `table` comes from MakeTable.
   virtual void Embed(DType type,
                      const std::byte* table,
                      std::int64_t table_rows,
@@ -244,6 +163,7 @@ class Device {
                        Activations* act) = 0;
   /// x += y, [rows, n].
   virtual void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) = 0;
+  virtual void Route(const RouteTask& task) = 0;
   virtual void Moe(const MoeTask& task) = 0;
   /// y += sigmoid(gate[row]) * x, [rows, n]; without a gate y += x.
   virtual void AddGated(
@@ -270,5 +190,28 @@ struct CpuOptions {
 };
 
 Result<std::unique_ptr<Device>> MakeCpuDevice(const CpuOptions& options);
+
+struct CudaOptions {
+  /// Which of the host's devices: an index, a GPU UUID or a MIG UUID. The last two set
+  /// CUDA_VISIBLE_DEVICES of this process and work only before its first CUDA call.
+  std::string_view name = "0";
+  int threads = 1;  // of the host, for what follows the logits
+  std::span<const int> cpus;
+};
+
+/// kUnavailable with one sentence when the host has no CUDA device or this build no CUDA backend.
+Result<std::unique_ptr<Device>> MakeCudaDevice(const CudaOptions& options);
+/// The same code on the emulated device of this process; `name` is an index that only Describe
+/// shows. kUnimplemented when the build leaves it out.
+Result<std::unique_ptr<Device>> MakeCudaEmuDevice(const CudaOptions& options);
+
+/// Memory of each device of this host, as CUDA_VISIBLE_DEVICES leaves them. kUnavailable: none, and
+/// why.
+Result<std::vector<std::int64_t>> CudaDeviceBytes();
+
+/// By LoadRequest::device: "cpu", "cuda:<name>", "cuda-emu:<index>".
+Result<std::unique_ptr<Device>> MakeDevice(std::string_view device,
+                                           int threads,
+                                           std::span<const int> cpus);
 
 }  // namespace inferd::ops

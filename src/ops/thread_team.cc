@@ -158,4 +158,15 @@ void ThreadTeam::Run(Body body, void* context) {
   running_ = false;
 }
 
+void ThreadTeam::ForEach(std::int64_t count,
+                         void* context,
+                         void (*fn)(void* context, std::int64_t index)) {
+  std::atomic<std::int64_t> next{0};
+  Run([&](int) {
+    for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      fn(context, i);
+    }
+  });
+}
+
 }  // namespace inferd::ops

@@ -37,6 +37,9 @@ class ThreadTeam {
   /// plain call.
   void Run(Body body, void* context);
 
+  /// fn(context, i) for i in [0, count), each taken by whichever thread is free.
+  void ForEach(std::int64_t count, void* context, void (*fn)(void* context, std::int64_t index));
+
   template <class F>
   void Run(F&& body) {
     Run([](void* context,

@@ -226,24 +226,6 @@ Result<> FillMoe(const JsonFields& config, const Family& family, ModelSpec* spec
   return {};
 }
 
-Result<> RefuseQuantised(const JsonFields& config) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    const Json* value = config.Get(key);
-    if (value != nullptr) {
-      const JsonFields fields(config.what(), *value);
-      const Json* method = value->is_object() ? fields.Get("quant_method") : nullptr;
-      return Unimplemented(
-          "{}: {} {}: checkpoints quantised this way are not supported; use the unquantised or a "
-          "GGUF one",
-          config.what(),
-          key,
-          method != nullptr && method->is_string() ? method->get<std::string>()
-                                                   : "of unknown method");
-    }
-  }
-  return {};
-}
-
 Result<const Family*> FamilyOf(const JsonFields& config) {
   INFERD_ASSIGN(const auto architectures, config.Strings("architectures"));
   INFERD_ASSIGN(const std::string model_type, config.StringOr("model_type", ""));
@@ -266,7 +248,7 @@ Result<HfModelConfig> ParseHfConfig(std::string_view what, std::string_view text
   HfModelConfig result;
   INFERD_ASSIGN(result.family, FamilyOf(outer));
   const Family& family = *result.family;
-  INFERD_TRY(RefuseQuantised(outer));
+  INFERD_ASSIGN(result.quant, ReadQuantConfig(outer));
 
   // Models with a vision part keep the decoder's keys in text_config.
   const Json* text_config = outer.Get("text_config");
@@ -274,7 +256,9 @@ Result<HfModelConfig> ParseHfConfig(std::string_view what, std::string_view text
   const Json& object = nested ? *text_config : whole;
   const JsonFields config(nested ? fmt::format("{}: text_config", what) : std::string(what),
                           object);
-  INFERD_TRY(RefuseQuantised(config));
+  if (!result.quant) {
+    INFERD_ASSIGN(result.quant, ReadQuantConfig(config));
+  }
 
   ModelSpec& spec = result.spec;
   INFERD_ASSIGN(const auto architectures, outer.Strings("architectures"));

@@ -97,7 +97,7 @@ Result<Model> OpenHf(const std::string& folder) {
   INFERD_ASSIGN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
   INFERD_ASSIGN(HfModelConfig config, ParseHfConfig(path, text));
   model.spec = std::move(config.spec);
-  INFERD_ASSIGN(model.tensors, OpenSafetensors(folder));
+  INFERD_ASSIGN(model.tensors, OpenSafetensors(folder, config.quant));
   INFERD_ASSIGN(model.generation, ReadHfGeneration(folder, &model.spec.eos_ids));
   INFERD_ASSIGN(model.tokenizer, ReadHfTokenizer(folder, &model.spec.eos_ids));
   INFERD_TRY(Finish(*config.family, FileFormat::kSafetensors, &model));

@@ -298,7 +298,8 @@ Result<> CheckPlacement(const Shards& shards,
 
 }  // namespace
 
-Result<TensorSource> OpenSafetensors(const std::string& folder) {
+Result<TensorSource> OpenSafetensors(const std::string& folder,
+                                     const std::optional<QuantConfig>& quant) {
   INFERD_ASSIGN(const Shards shards, FindShards(folder));
   std::vector<base::MappedFile> files;
   std::vector<TensorInfo> all;
@@ -321,6 +322,9 @@ Result<TensorSource> OpenSafetensors(const std::string& folder) {
                              (fs::path(folder) / name).string(),
                              tensor);
     }
+  }
+  if (quant) {
+    INFERD_TRY(FoldQuantised(*quant, files, &all));
   }
   return TensorSource::Make(std::move(files), std::move(all));
 }

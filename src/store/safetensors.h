@@ -3,8 +3,10 @@
 #pragma once
 
 #include "inferd/result.h"
+#include "store/quantised.h"
 #include "store/tensor_source.h"
 
+#include <optional>
 #include <string>
 
 namespace inferd::store {
@@ -12,7 +14,9 @@ namespace inferd::store {
 /// The weights of a model folder: model.safetensors, or the shards that
 /// model.safetensors.index.json names, or a complete set of NAME-0000i-of-0000n.safetensors.
 /// Refuses absent shards (listing them), tensors that the index places elsewhere, ranges that
-/// overlap, leave gaps or do not match the shape.
-Result<TensorSource> OpenSafetensors(const std::string& folder);
+/// overlap, leave gaps or do not match the shape. With `quant`, the parts of quantised layers are
+/// folded.
+Result<TensorSource> OpenSafetensors(const std::string& folder,
+                                     const std::optional<QuantConfig>& quant = {});
 
 }  // namespace inferd::store

@@ -81,7 +81,7 @@ Result<TensorSource> TensorSource::Make(std::vector<base::MappedFile> files,
     }
     const base::MappedFile& file = source.files_[tensor.file];
     const auto end = base::CheckedAdd(tensor.offset, tensor.bytes);
-    if (!end || *end > file.size()) {
+    if (tensor.parts == nullptr && (!end || *end > file.size())) {
       return InvalidArgument("{}: tensor {} needs {} bytes at offset {}, but the file has {}",
                              file.path(),
                              tensor.name,
@@ -106,7 +106,7 @@ const TensorInfo* TensorSource::Find(std::string_view name) const {
 }
 
 std::span<const std::byte> TensorSource::Data(const TensorInfo& tensor) const {
-  INFERD_CHECK(tensor.file < files_.size());
+  INFERD_CHECK(tensor.file < files_.size() && tensor.parts == nullptr);
   return files_[tensor.file].bytes().subspan(tensor.offset, tensor.bytes);
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include <vector>
 
 namespace inferd::store {
+
+struct QuantisedParts;
 
 /// One stored tensor. Its byte range has been checked against its shape, its type and the size of
 /// its file.
@@ -26,6 +29,9 @@ struct TensorInfo {
   std::uint32_t file = 0;           // index into TensorSource::files()
   std::uint64_t offset = 0;         // of the first byte, from the start of the file
   std::uint64_t bytes = 0;
+  /// A quantised layer of several stored tensors (store/quantised.h): its rows are made by
+  /// MakeRows, file and offset are those of its largest part. Else null.
+  std::shared_ptr<const QuantisedParts> parts;
 
   /// The tensor as a matrix: all dimensions but the last merged to rows. A vector is [n, 1], a
   /// scalar [1, 1].
@@ -54,6 +60,7 @@ class TensorSource {
   const TensorInfo* Find(std::string_view name) const;
   /// In the order of the files.
   std::span<const TensorInfo> tensors() const { return tensors_; }
+  /// Precondition: tensor.parts is null.
   std::span<const std::byte> Data(const TensorInfo& tensor) const;
   std::span<const base::MappedFile> files() const { return files_; }
   const std::string& FileOf(const TensorInfo& tensor) const { return files_[tensor.file].path(); }

@@ -230,7 +230,8 @@ class Mapper {
         tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
     const bool integers =
         tensor.dtype == DType::kI8 || tensor.dtype == DType::kU8 || tensor.dtype == DType::kI32;
-    if (integers || (vector && !plain)) {
+    if (integers || (vector && !plain) ||
+        (place.slot == Slot::kEmbedding && tensor.parts != nullptr)) {
       return Unimplemented("{}: tensor {} is of type {}, which is not supported for the {}",
                            tensors_.FileOf(tensor),
                            tensor.name,
@@ -238,6 +239,19 @@ class Mapper {
                            SlotName(place.slot));
     }
     return ref;
+  }
+
+  /// Whether the layer that `bias` belongs to is quantised.
+  bool IsQuantised(const std::string& bias) const {
+    const TensorInfo* weight = tensors_.Find(bias.substr(0, bias.rfind('.')) + ".weight");
+    return weight != nullptr && weight->parts != nullptr;
+  }
+
+  // Some tools write a bias of zeros for every quantised layer.
+  bool IsZero(const TensorInfo& tensor) const {
+    return tensor.parts == nullptr && std::ranges::all_of(tensors_.Data(tensor), [](std::byte b) {
+             return b == std::byte{0};
+           });
   }
 
   // Tensors that files hold beside the weights: derived values, and heads of tied models.
@@ -251,7 +265,8 @@ class Mapper {
     const auto ends = [&](std::string_view end) { return tensor.name.ends_with(end); };
     const auto begins = [&](std::string_view begin) { return tensor.name.starts_with(begin); };
     return std::ranges::any_of(kEnds, ends) || std::ranges::any_of(family_.ignored, begins) ||
-           (spec_.tied_head && ends("lm_head.weight"));
+           (spec_.tied_head && ends("lm_head.weight")) ||
+           (ends(".bias") && IsQuantised(tensor.name) && IsZero(tensor));
   }
 
   Result<> RefuseLeftOvers() const {

@@ -124,6 +124,7 @@ class SimRank final : public model::Rank {
     }
   }
 
+  bool broken() const override { return false; }
   std::int64_t page_tokens() const override { return kPageTokens; }
   model::RankMemory memory() const override { return memory_; }
   std::string Describe() const override {

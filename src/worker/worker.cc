@@ -189,9 +189,13 @@ class Worker {
   }
 
   /// The generation is over for this rank; it waits for Abort and a new Join. An abort's own echo
-  /// is not a fault.
+  /// is not a fault. A device that failed for good ends the worker: the leader starts another one.
   Result<> ReportFault(const Error& error) {
     faulted_ = true;
+    if (rank_->broken()) {
+      client_->Send(rpc::Fault{generation_, error.code(), error.message(), false});
+      return error;
+    }
     if (!IsAborted(generation_)) {
       log::Warning("worker", "rank {}: {}", shard_.rank, error.message());
       client_->Send(rpc::Fault{generation_, error.code(), error.message(), false});

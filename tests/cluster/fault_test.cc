@@ -14,18 +14,21 @@ namespace {
 
 constexpr int kStreams = 16;
 constexpr int kVocab = 256;
-constexpr int kTokens = 64;
+constexpr int kTokens = 64;  // of the case without parameters
 
 struct Case {
   std::string name;
   std::string model;
   spec::ParallelSpec parallel;
+  std::string device = "cpu";
+  int tokens = 64;
 };
 
 ServerOptions Options(const Case& c) {
   ServerOptions options;
   options.model = c.model;
   options.parallel = c.parallel;
+  options.device = c.device;
   options.step_deadline_ms = 3'000;
   return options;
 }
@@ -35,7 +38,7 @@ class FaultTest : public testing::TestWithParam<Case> {
   std::vector<std::uint32_t> SubmitAll(Server& server) {
     std::vector<std::uint32_t> slots;
     for (const auto& prompt : RandomPrompts(kStreams, kVocab, 24, 11)) {
-      slots.push_back(server.Submit(prompt, kTokens));
+      slots.push_back(server.Submit(prompt, GetParam().tokens));
     }
     return slots;
   }
@@ -69,7 +72,8 @@ TEST_P(FaultTest, KilledWorkersChangeNoToken) {
   for (std::size_t victim = 0; victim < num_workers; ++victim) {
     const auto slots = SubmitAll(server);
     // The victims die at different depths: in prefill, early and late in decode.
-    server.collector().WaitForTokens(slots[victim % kStreams], victim * 20);
+    server.collector().WaitForTokens(slots[victim % kStreams],
+                                     victim * static_cast<std::size_t>(GetParam().tokens) * 5 / 16);
     const std::vector<pid_t> workers = Server::WorkerPids();
     ASSERT_EQ(workers.size(), num_workers);
     ASSERT_EQ(::kill(workers.front(), SIGKILL), 0);  // The oldest: rank after rank in turn.
@@ -93,13 +97,17 @@ TEST_P(FaultTest, HungWorkerIsReplaced) {
   EXPECT_EQ(server.PagesInUseWhenIdle(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts,
-                         FaultTest,
-                         testing::Values(Case{"tp2", "llama", Parallel(2, 1, 1)},
-                                         Case{"pp2", "llama", Parallel(1, 2, 1)},
-                                         Case{"ep2", "mixtral", Parallel(1, 1, 2)},
-                                         Case{"tp2_pp2", "qwen2", Parallel(2, 2, 1)}),
-                         [](const testing::TestParamInfo<Case>& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    FaultTest,
+    testing::Values(Case{"tp2", "llama", Parallel(2, 1, 1)},
+                    Case{"pp2", "llama", Parallel(1, 2, 1)},
+                    Case{"ep2", "mixtral", Parallel(1, 1, 2)},
+                    Case{"tp2_pp2", "qwen2", Parallel(2, 2, 1)},
+                    Case{"cuda_emu_tp2", "llama", Parallel(2, 1, 1), "cuda-emu", 24},
+                    Case{"cuda_emu_pp2", "llama", Parallel(1, 2, 1), "cuda-emu", 24},
+                    Case{"cuda_emu_ep2", "mixtral", Parallel(1, 1, 2), "cuda-emu", 24}),
+    [](const testing::TestParamInfo<Case>& c) { return c.param.name; });
 
 TEST(FaultTest, OneReplicaServesWhileTheOtherIsReplaced) {
   Case two{"dp2", "llama", Parallel(1, 1, 1, 2)};

@@ -103,6 +103,12 @@ Server::Server(const ServerOptions& options) {
   leader_options.cut = model->cut;
   leader_options.weight_bytes = TotalBytes(model->tensors);
   leader_options.parallel = options.parallel;
+  Result<spec::DeviceChoice> device = spec::ParseDevice(options.device);
+  if (!device.ok()) {
+    ADD_FAILURE() << device.error().message();
+    return;
+  }
+  leader_options.device = *std::move(device);
   leader_options.max_num_seqs = options.max_num_seqs;
   leader_options.max_num_batched_tokens = options.max_num_batched_tokens;
   leader_options.kv_cache_bytes = options.kv_cache_bytes;

@@ -119,6 +119,25 @@ TEST(MatMulCuda, ARowsBitsDoNotDependOnTheBatch) {
   }
 }
 
+// Fewer than four chunks of k: some of the quarters that are summed apart are empty.
+TEST(MatMulCuda, NarrowInputsInEveryBatch) {
+  for (const std::int64_t k : {7, 32, 64, 96, 100, 128}) {
+    constexpr std::int64_t kN = 20, kM = 40;
+    std::vector<std::byte> rows;
+    const Product p = MakeProduct(DType::kF32, kN, k, kM, &rows);
+    const DeviceArray<std::byte> dw(rows);
+    const DeviceArray<float> dx(p.x), y(kM * kN);
+    const Matrix w = Describe(DType::kF32, dw, kN, k);
+    EXPECT_OK(MatMul(w, dx.get(), k, kM, nullptr, false, y.get(), kN, nullptr));
+    const auto all = y.Download();
+    EXPECT_LT(p.Error(all, {}), kTolerance) << "k " << k;
+    const DeviceArray<float> one(kN);
+    EXPECT_OK(MatMul(w, dx.get() + 7 * k, k, 1, nullptr, false, one.get(), kN, nullptr));
+    EXPECT_EQ(one.Download(), std::vector<float>(all.begin() + 7 * kN, all.begin() + 8 * kN))
+        << "k " << k;
+  }
+}
+
 TEST(MatMulCuda, AddsAndKeepsStrides) {
   std::vector<std::byte> rows;
   const Product p = MakeProduct(DType::kBF16, 6, 64, 3, &rows);

@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadYaml{"parallel: {tp: x}", "parallel.tp must be an integer, not 'x'"},
                     BadYaml{"parallel: {tp: 0}", "must be from 1 to 1024"},
                     BadYaml{"http: {access_log: maybe}", "true or false"},
-                    BadYaml{"worker: {device: tpu}", "this build knows cpu"},
+                    BadYaml{"worker: {device: tpu}", "this build knows cpu, cuda, cuda-emu, sim"},
                     BadYaml{"[1, 2]", "must be a map"},
                     BadYaml{"a: [", "f.yaml"},
                     BadYaml{"parallel: {tp: {a: 1}}", "not a map"}));
@@ -188,7 +188,7 @@ TEST(CommandLine, RefusesWhatItDoesNotKnow) {
       {{"--tp", "0"}, "must be from 1 to 1024"},
       {{"--port", "65536"}, "must be from 0 to 65535"},
       {{"a", "b"}, "one word too many"},
-      {{"--device", "cuda"}, "this build knows cpu"},
+      {{"--device", "tpu"}, "this build knows cpu, cuda, cuda-emu, sim"},
       {{"--config", "/nonexistent.yaml"}, "/nonexistent.yaml"}};
   for (const auto& [args, says] : table) {
     const auto line = ParseCommandLine(args);

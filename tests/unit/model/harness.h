@@ -47,6 +47,7 @@ struct ShardSetOptions {
   spec::ParallelSpec parallel;
   std::int64_t max_model_len = 0;  // 0: the model's
   int threads = 1;
+  std::string device = "cpu";
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;  // kF32: only the stored weights are rounded
 };
 

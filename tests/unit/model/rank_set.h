@@ -20,6 +20,7 @@ struct RankSetOptions {
   std::int64_t max_model_len = 64;
   std::int64_t kv_pages = 32;
   int threads = 1;
+  std::string device = "cpu";
 };
 
 class RankSet {

@@ -21,6 +21,7 @@ Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
     request.max_model_len = options.max_model_len;
     request.kv_pages = options.kv_pages;
     request.threads = options.threads;
+    request.device = options.device;
     INFERD_ASSIGN(auto rank, Rank::Load(request, {}));
     set->ranks_.push_back(std::move(rank));
   }

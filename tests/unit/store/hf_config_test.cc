@@ -265,7 +265,7 @@ TEST(HfConfig, EosIsANumberOrAList) {
 TEST(HfConfig, RefusesWhatItCannotRunByName) {
   EXPECT_THAT(Refusal("FalconForCausalLM", ""),
               AllOf(HasSubstr("FalconForCausalLM"), HasSubstr("LlamaForCausalLM")));
-  for (const char* method : {"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"}) {
+  for (const char* method : {"bitsandbytes", "hqq", "aqlm", "torchao"}) {
     EXPECT_THAT(
         Refusal(kLlama,
                 R"("quantization_config":{"quant_method":")" + std::string(method) + R"("})"),

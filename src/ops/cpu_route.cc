@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/router.h"
+#include "ops/cpu_route.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace inferd::model {
+namespace inferd::ops {
 namespace {
 
 // The k best of scores[0..n), best first.
@@ -27,40 +27,36 @@ void TopK(const float* scores, std::int64_t n, std::int64_t k, std::int32_t* cho
 
 }  // namespace
 
-void RouteTokens(const spec::MoeSpec& moe,
-                 const float* logits,
-                 std::int64_t rows,
-                 std::int32_t* expert,
-                 float* weight) {
-  const std::int64_t n = moe.num_experts;
-  const std::int64_t k = moe.top_k;
-  for (std::int64_t row = 0; row < rows; ++row) {
+void RouteTokens(const RouteTask& task) {
+  const std::int64_t n = task.experts;
+  const std::int64_t k = task.top_k;
+  for (std::int64_t row = 0; row < task.rows; ++row) {
     const float* scores =
-        logits + row * n;  // both scores grow with the logit, so the order is that of the logits
-    std::int32_t* chosen = expert + row * k;
-    float* weights = weight + row * k;
+        task.logits +
+        row * n;  // both scores grow with the logit, so the order is that of the logits
+    std::int32_t* chosen = task.expert + row * k;
+    float* weights = task.weight + row * k;
     TopK(scores, n, k, chosen);
     const float peak = scores[chosen[0]];
     float total = 0;
-    if (moe.score == spec::RouterScore::kSoftmax) {
-      for (std::int64_t e = 0; e < n && moe.softmax_before_topk; ++e) {
+    if (!task.sigmoid) {
+      for (std::int64_t e = 0; e < n && task.softmax_before_topk; ++e) {
         total += std::exp(scores[e] - peak);
       }
     }
     float sum = 0;
     for (std::int64_t i = 0; i < k; ++i) {
       const float logit = scores[chosen[i]];
-      weights[i] = moe.score == spec::RouterScore::kSigmoid ? 1.0F / (1.0F + std::exp(-logit))
-                                                            : std::exp(logit - peak);
+      weights[i] = task.sigmoid ? 1.0F / (1.0F + std::exp(-logit)) : std::exp(logit - peak);
       sum += weights[i];
     }
-    const bool is_softmax = moe.score == spec::RouterScore::kSoftmax;
-    const bool by_chosen = moe.renormalize || (is_softmax && !moe.softmax_before_topk);
+    const bool is_softmax = !task.sigmoid;
+    const bool by_chosen = task.renormalize || (is_softmax && !task.softmax_before_topk);
     const float divisor = by_chosen ? sum : (is_softmax ? total : 1.0F);
     for (std::int64_t i = 0; i < k; ++i) {
-      weights[i] = weights[i] / divisor * static_cast<float>(moe.routed_scale);
+      weights[i] = weights[i] / divisor * task.routed_scale;
     }
   }
 }
 
-}  // namespace inferd::model
+}  // namespace inferd::ops

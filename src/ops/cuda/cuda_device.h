@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU: every operation is one or a few launches on the rank's own stream. Compiled twice, against
+// NVIDIA's runtime (namespace cuda) and against the emulated one of kernels/simt (namespace
+// cuda_emu); nothing here knows which. Activations are float rows. Weights stay as stored when they
+// are F32, F16 or BF16; other types are dequantised while loading.
+//
+// Owned and called by one thread, as the CPU device. An operation that fails leaves its error for
+// Wait; the device does nothing more after one.
+#pragma once
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/matmul/matmul_cuda.h"
+#include "ops/cuda/staging.h"
+#include "ops/device.h"
+#include "ops/thread_team.h"
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+
+/// Rows [n, k], row-major, as `type`.
+class CudaMatrix final : public PackedMatrix {
+ public:
+  CudaMatrix(DType type, std::int64_t n, std::int64_t k, Memory data)
+      : type_(type), n_(n), k_(k), data_(std::move(data)) {}
+
+  std::int64_t n() const override { return n_; }
+  std::int64_t k() const override { return k_; }
+  ActForm form() const override { return kActFloat; }
+  std::size_t bytes() const override { return data_.bytes(); }
+
+  DType type() const { return type_; }
+  const std::byte* data() const { return data_.data(); }
+  /// As the kernels take it.
+  kernels::cuda::Matrix Args() const;
+
+ private:
+  DType type_;
+  std::int64_t n_;
+  std::int64_t k_;
+  Memory data_;
+};
+
+class CudaDevice;
+
+class CudaActivations final : public Activations {
+ public:
+  CudaActivations(CudaDevice* device, std::int64_t max_rows, std::int64_t k, Memory data)
+      : device_(device), max_rows_(max_rows), k_(k), data_(std::move(data)) {}
+
+  std::int64_t max_rows() const override { return max_rows_; }
+  std::int64_t k() const override { return k_; }
+  float* data() const { return data_.floats(); }
+
+  std::size_t ColumnBytes(std::int64_t columns) const override;
+  void CopyOut(std::int64_t rows, std::byte* out) const override;
+  void CopyIn(std::int64_t rows,
+              std::int64_t first,
+              std::int64_t columns,
+              const std::byte* in) override;
+
+ private:
+  CudaDevice* device_;
+  std::int64_t max_rows_;
+  std::int64_t k_;
+  Memory data_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, std::string name, std::unique_ptr<ThreadTeam> team);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+  Result<> Init();
+
+  std::string Describe() const override { return name_; }
+  Result<Memory> Allocate(std::size_t bytes, std::string_view what) override;
+  Result<Memory> AllocateHost(std::size_t bytes, std::string_view what) override;
+  bool SharesHostMemory() const override { return false; }
+  void CopyRows(void* to,
+                std::size_t to_stride,
+                const void* from,
+                std::size_t from_stride,
+                std::size_t bytes,
+                std::int64_t rows) override;
+  void Zero(void* at, std::size_t bytes) override;
+  void ZeroPages(std::byte* base,
+                 std::size_t page_bytes,
+                 std::span<const std::int32_t> pages) override;
+  Result<> Wait() override;
+  bool Broken() const override { return error_.has_value(); }
+  Result<> Reserve(const StepLimits& limits) override;
+  void BeginStep(const StepRows& step) override;
+  Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
+                                             std::span<const std::byte> rows,
+                                             std::int64_t n,
+                                             std::int64_t k,
+                                             std::size_t row_bytes) override;
+  Result<EmbeddingTable> MakeTable(DType type,
+                                   std::span<const std::byte> rows,
+                                   std::int64_t n,
+                                   std::int64_t k) override;
+  Result<> PrepareMoe(const MoeTask& task) override;
+  std::unique_ptr<Activations> NewActivations(std::int64_t max_rows,
+                                              std::int64_t k,
+                                              unsigned forms) override;
+  void Embed(DType type,
+             const std::byte* table,
+             std::int64_t table_rows,
+             std::int64_t first_id,
+             std::span<const std::int32_t> ids,
+             std::int64_t hidden,
+             float scale,
+             float* x) override;
+  void RmsNorm(const float* x,
+               const float* weight,
+               float eps,
+               std::int64_t rows,
+               std::int64_t k,
+               Activations* act) override;
+  void RmsNormFloat(const float* x,
+                    const float* weight,
+                    float eps,
+                    std::int64_t rows,
+                    std::int64_t k,
+                    float* y) override;
+  void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) override;
+  void MatMul(const Activations& act,
+              std::int64_t rows,
+              std::span<const MatMulTask> tasks) override;
+  void QkvPost(const QkvTask& task) override;
+  void Attention(const AttentionTask& task) override;
+  void GateMul(GateKind kind,
+               const float* gate,
+               const float* up,
+               std::int64_t ld,
+               std::int64_t rows,
+               std::int64_t ffn,
+               Activations* act) override;
+  void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) override;
+  void Route(const RouteTask& task) override;
+  void Moe(const MoeTask& task) override;
+  void AddGated(
+      float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) override;
+  std::int64_t PageTokens() const override;
+  std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
+  void ParallelFor(std::int64_t count,
+                   void* context,
+                   void (*fn)(void* context, std::int64_t index)) override;
+
+ private:
+  /// The calling thread's CUDA calls go to this device. False after an error: do nothing.
+  bool Use();
+  void Check(cudaError_t error, std::string_view what);
+  void Check(kernels::cuda::Status status, std::string_view what) {
+    Check(static_cast<cudaError_t>(status), what);
+  }
+
+  // Consecutive sequences of a step that the same attention kernel takes.
+  struct Run {
+    bool tiles = false;
+    std::int64_t first_row = 0;
+    std::int64_t num_rows = 0;
+    std::int64_t first_sequence = 0;
+    std::int64_t num_sequences = 0;
+    std::int64_t longest = 0;  // most rows of a sequence
+    std::int64_t tokens = 0;   // bound of position + 1
+  };
+  // The rows of a step on the device.
+  struct Step {
+    StepRows host;  // as given, to see that operations name the same
+    kernels::cuda::StepRows rows;
+    const std::int32_t* row_begin = nullptr;  // [sequences + 1]
+    std::vector<Run> runs;
+  };
+  // Buffers of Moe for the most (row, slot) pairs, and the experts' matrices of each layer.
+  struct Experts {
+    std::int64_t pairs = 0;
+    std::int64_t hidden = 0;
+    std::int64_t ffn = 0;
+    Memory begin, source, position;
+    Memory gate, up;                                              // [pairs, ffn]
+    Memory out;                                                   // [pairs, hidden]
+    std::unordered_map<const PackedMatrix* const*, Memory> rows;  // [experts] device pointers
+  };
+
+  /// A copy of `ids` on the device, until the next Wait; null after an error.
+  const std::int32_t* Stage(std::span<const std::int32_t> ids);
+  Result<Staging> MakeStaging(std::size_t bytes);
+  /// `rows` host rows of `bytes`, `stride` apart, to the device through pinned memory.
+  Result<> Upload(std::byte* to,
+                  const std::byte* from,
+                  std::size_t stride,
+                  std::size_t bytes,
+                  std::int64_t rows);
+  Result<Memory> UploadRows(std::span<const std::byte> rows,
+                            std::size_t stride,
+                            std::size_t bytes,
+                            std::int64_t n,
+                            std::string_view what);
+  Result<Memory> UploadAsFloat16(DType type,
+                                 DType target,
+                                 std::span<const std::byte> rows,
+                                 std::size_t stride,
+                                 std::int64_t n,
+                                 std::int64_t k);
+  /// The first row with an infinity or a NaN; n: none.
+  std::int64_t FirstBadRow(DType type,
+                           std::span<const std::byte> rows,
+                           std::size_t stride,
+                           std::int64_t n,
+                           std::int64_t k);
+  void ListRuns(const StepRows& step);
+  void AttendRows(const kernels::cuda::AttentionArgs& args, const Run& run);
+  Result<> ListExpertRows(std::span<const PackedMatrix* const> experts);
+  kernels::cuda::GroupedArgs GroupedArgsOf(std::span<const PackedMatrix* const> experts) const;
+
+  const int index_;
+  const std::string name_;
+  const std::unique_ptr<ThreadTeam> team_;  // for host work
+  cudaStream_t stream_ = nullptr;
+  std::optional<Error> error_;
+  std::array<Memory, 2> upload_;    // pinned, while loading
+  Staging step_staging_, staging_;  // of a step; until the next Wait
+  Step step_;
+  Memory group_begin_;  // [kv heads + 1]
+  int max_group_ = 1;
+  Memory workspace_;  // of the attention over workspace_rows_ rows at a time
+  std::int64_t workspace_rows_ = 0;
+  Experts experts_;
+};
+
+}  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routed experts on a CUDA device: the (row, slot) pairs are sorted by expert, each expert's
+// products run over its rows, and every row sums its slots in order.
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/moe/moe_cuda.h"
+#include "kernels/rows/rows_cuda.h"
+#include "ops/cuda/cuda_device.h"
+
+#include <algorithm>
+
+namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+namespace {
+
+namespace k = kernels::cuda;
+
+const CudaMatrix& First(std::span<const PackedMatrix* const> experts) {
+  return static_cast<const CudaMatrix&>(*experts.front());
+}
+
+std::int32_t* Ints(const Memory& memory) { return reinterpret_cast<std::int32_t*>(memory.data()); }
+
+}  // namespace
+
+void CudaDevice::Route(const RouteTask& task) {
+  if (!Use()) {
+    return;
+  }
+  k::RouteArgs args;
+  args.logits = task.logits;
+  args.rows = task.rows;
+  args.experts = static_cast<int>(task.experts);
+  args.top_k = static_cast<int>(task.top_k);
+  args.sigmoid = task.sigmoid;
+  args.softmax_before_topk = task.softmax_before_topk;
+  args.renormalize = task.renormalize;
+  args.routed_scale = task.routed_scale;
+  args.expert = task.expert;
+  args.weight = task.weight;
+  Check(k::Route(args, stream_), "routing");
+}
+
+Result<> CudaDevice::ListExpertRows(std::span<const PackedMatrix* const> experts) {
+  std::vector<const std::byte*> rows;
+  for (const PackedMatrix* expert : experts) {
+    const auto& matrix = static_cast<const CudaMatrix&>(*expert);
+    if (matrix.type() != First(experts).type()) {
+      return Unimplemented("the experts of a layer are stored as {} and {}; one type is needed",
+                           DTypeName(First(experts).type()),
+                           DTypeName(matrix.type()));
+    }
+    rows.push_back(matrix.data());
+  }
+  const std::size_t bytes = rows.size() * sizeof(rows[0]);
+  INFERD_ASSIGN(Memory memory, Allocate(bytes, "the list of experts"));
+  Copy(memory.data(), rows.data(), bytes);
+  experts_.rows[experts.data()] = std::move(memory);
+  return Wait();
+}
+
+Result<> CudaDevice::PrepareMoe(const MoeTask& task) {
+  const std::int64_t pairs = task.rows * task.top_k;
+  const std::int64_t hidden = First(task.gate).k();
+  const std::int64_t ffn = First(task.gate).n();
+  if (pairs > experts_.pairs || hidden > experts_.hidden || ffn > experts_.ffn) {
+    experts_.pairs = std::max(pairs, experts_.pairs);
+    experts_.hidden = std::max(hidden, experts_.hidden);
+    experts_.ffn = std::max(ffn, experts_.ffn);
+    const auto floats = [](std::int64_t rows, std::int64_t columns) {
+      return static_cast<std::size_t>(rows * columns) * sizeof(float);
+    };
+    const auto experts = static_cast<std::int64_t>(task.gate.size());
+    INFERD_ASSIGN(experts_.begin, Allocate(floats(experts + 1, 1), "sorting rows by expert"));
+    INFERD_ASSIGN(experts_.source, Allocate(floats(pairs, 1), "sorting rows by expert"));
+    INFERD_ASSIGN(experts_.position, Allocate(floats(pairs, 1), "sorting rows by expert"));
+    INFERD_ASSIGN(experts_.gate, Allocate(floats(pairs, experts_.ffn), "experts"));
+    INFERD_ASSIGN(experts_.up, Allocate(floats(pairs, experts_.ffn), "experts"));
+    INFERD_ASSIGN(experts_.out, Allocate(floats(pairs, experts_.hidden), "experts"));
+  }
+  for (const auto& list : {task.gate, task.up, task.down}) {
+    INFERD_TRY(ListExpertRows(list));
+  }
+  return {};
+}
+
+k::GroupedArgs CudaDevice::GroupedArgsOf(std::span<const PackedMatrix* const> experts) const {
+  k::GroupedArgs args;
+  args.w = First(experts).Args();
+  args.w.rows = nullptr;
+  args.expert_rows =
+      reinterpret_cast<const std::byte* const*>(experts_.rows.at(experts.data()).data());
+  args.experts = static_cast<int>(experts.size());
+  args.expert_begin = Ints(experts_.begin);
+  return args;
+}
+
+void CudaDevice::Moe(const MoeTask& task) {
+  if (task.rows == 0 || task.gate.empty()) {
+    return;
+  }
+  const std::int64_t pairs = task.rows * task.top_k;
+  const std::int64_t hidden = First(task.gate).k();
+  const std::int64_t ffn = First(task.gate).n();
+  INFERD_CHECK(pairs <= experts_.pairs);
+  k::SortPairsArgs sort;
+  sort.expert = task.expert;
+  sort.pairs = pairs;
+  sort.first = static_cast<int>(task.first_expert);
+  sort.experts = static_cast<int>(task.gate.size());
+  sort.top_k = static_cast<int>(task.top_k);
+  sort.expert_begin = Ints(experts_.begin);
+  sort.source = Ints(experts_.source);
+  sort.position = Ints(experts_.position);
+  if (!Use()) {
+    return;
+  }
+  Check(k::SortPairs(sort, stream_), "sorting rows by expert");
+  for (const auto& [weights, y] :
+       {std::pair(task.gate, experts_.gate.floats()), std::pair(task.up, experts_.up.floats())}) {
+    k::GroupedArgs args = GroupedArgsOf(weights);
+    args.source = sort.source;
+    args.max_positions = pairs;
+    args.x = task.x;
+    args.ldx = hidden;
+    args.y = y;
+    args.ldy = ffn;
+    Check(k::GroupedMatMul(args, stream_), "the experts' first products");
+  }
+  Check(k::GateMul(static_cast<kernels::Gate>(task.gate_kind),
+                   experts_.gate.floats(),
+                   experts_.up.floats(),
+                   ffn,
+                   pairs,
+                   ffn,
+                   experts_.gate.floats(),
+                   ffn,
+                   stream_),
+        "the experts' gates");
+  k::GroupedArgs down = GroupedArgsOf(task.down);
+  down.max_positions = pairs;
+  down.x = experts_.gate.floats();
+  down.ldx = ffn;
+  down.y = experts_.out.floats();
+  down.ldy = hidden;
+  Check(k::GroupedMatMul(down, stream_), "the experts' second product");
+  k::CombineArgs combine;
+  combine.out = experts_.out.floats();
+  combine.ldout = hidden;
+  combine.position = sort.position;
+  combine.weight = task.weight;
+  combine.rows = task.rows;
+  combine.top_k = static_cast<int>(task.top_k);
+  combine.hidden = hidden;
+  combine.y = task.y;
+  combine.ldy = hidden;
+  Check(k::Combine(combine, stream_), "summing the experts");
+}
+
+}  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row operations of a CUDA device.
+#include "base/check.h"
+#include "kernels/embedding/embedding_cuda.h"
+#include "kernels/rows/gated_cuda.h"
+#include "kernels/rows/rows_cuda.h"
+#include "ops/cuda/cuda_device.h"
+
+namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+namespace {
+
+namespace k = kernels::cuda;
+
+kernels::Gate KernelGate(GateKind kind) {
+  switch (kind) {
+    case GateKind::kSilu:
+      return kernels::Gate::kSilu;
+    case GateKind::kGeluTanh:
+      return kernels::Gate::kGeluTanh;
+    case GateKind::kGelu:
+      return kernels::Gate::kGelu;
+  }
+  return kernels::Gate::kSilu;
+}
+
+float* Rows(Activations* act) { return static_cast<CudaActivations*>(act)->data(); }
+
+}  // namespace
+
+void CudaDevice::Embed(DType type,
+                       const std::byte* table,
+                       std::int64_t table_rows,
+                       std::int64_t first_id,
+                       std::span<const std::int32_t> ids,
+                       std::int64_t hidden,
+                       float scale,
+                       float* x) {
+  const std::int32_t* const device_ids = Stage(ids);
+  if (device_ids != nullptr && Use()) {
+    const auto rows = static_cast<std::int64_t>(ids.size());
+    Check(
+        k::Embed(
+            type, table, table_rows, first_id, device_ids, rows, hidden, scale, x, hidden, stream_),
+        "embedding");
+  }
+}
+
+void CudaDevice::RmsNorm(const float* x,
+                         const float* weight,
+                         float eps,
+                         std::int64_t rows,
+                         std::int64_t width,
+                         Activations* act) {
+  RmsNormFloat(x, weight, eps, rows, width, Rows(act));
+}
+
+void CudaDevice::RmsNormFloat(const float* x,
+                              const float* weight,
+                              float eps,
+                              std::int64_t rows,
+                              std::int64_t width,
+                              float* y) {
+  if (Use()) {
+    Check(k::RmsNorm(x, width, weight, eps, rows, width, y, width, stream_), "RMS norm");
+  }
+}
+
+void CudaDevice::Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) {
+  const auto width = static_cast<std::size_t>(act->k()) * sizeof(float);
+  CopyRows(Rows(act), width, x, static_cast<std::size_t>(ldx) * sizeof(float), width, rows);
+}
+
+void CudaDevice::GateMul(GateKind kind,
+                         const float* gate,
+                         const float* up,
+                         std::int64_t ld,
+                         std::int64_t rows,
+                         std::int64_t ffn,
+                         Activations* act) {
+  if (Use()) {
+    Check(k::GateMul(KernelGate(kind), gate, up, ld, rows, ffn, Rows(act), ffn, stream_), "gating");
+  }
+}
+
+void CudaDevice::Add(float* x, const float* y, std::int64_t rows, std::int64_t n) {
+  if (Use()) {
+    Check(k::Add(x, n, y, n, rows, n, stream_), "adding");
+  }
+}
+
+void CudaDevice::AddGated(
+    float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) {
+  if (gate == nullptr) {
+    Add(y, x, rows, n);
+  } else if (Use()) {
+    Check(k::AddGated(y, n, x, n, gate, rows, n, stream_), "adding a gated expert");
+  }
+}
+
+}  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operations of a step share on a CUDA device, and the attention over it.
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/attention/qkv_cuda.h"
+#include "ops/cuda/cuda_device.h"
+
+#include <algorithm>
+
+namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+namespace {
+
+namespace k = kernels::cuda;
+
+// Rows that the row kernel takes at once where a step has more: bounds its workspace.
+constexpr std::int64_t kRowsAtOnce = 64;
+// Sequences with fewer new rows go to the row kernel: tiles of 64 would be nearly empty.
+constexpr std::int64_t kTileRows = 8;
+
+k::KvFormat FormatOf(KvType type) {
+  switch (type) {
+    case KvType::kF16:
+      return k::KvFormat::kF16;
+    case KvType::kBf16:
+      return k::KvFormat::kBf16;
+    case KvType::kF32:
+      return k::KvFormat::kF32;
+  }
+  return k::KvFormat::kF16;
+}
+
+k::KvPages PagesOf(const KvLayer& kv) {
+  k::KvPages pages;
+  pages.base = kv.base;
+  pages.page_bytes = static_cast<std::int64_t>(kv.page_bytes);
+  pages.format = FormatOf(kv.type);
+  pages.kv_heads = static_cast<int>(kv.kv_heads);
+  pages.head_dim = static_cast<int>(kv.head_dim);
+  return pages;
+}
+
+}  // namespace
+
+std::int64_t CudaDevice::PageTokens() const { return k::kCudaPageTokens; }
+
+std::size_t CudaDevice::KvPageBytes(KvType type,
+                                    std::int64_t kv_heads,
+                                    std::int64_t head_dim) const {
+  return k::KvBytesPerPage(FormatOf(type), kv_heads, head_dim);
+}
+
+Result<> CudaDevice::Reserve(const StepLimits& limits) {
+  upload_ = {};
+  const auto rows = static_cast<std::size_t>(limits.rows);
+  const auto sequences = static_cast<std::size_t>(limits.sequences);
+  const auto pages = static_cast<std::size_t>(limits.pages_per_sequence);
+  constexpr std::size_t kAlign = 256;
+  INFERD_ASSIGN(
+      step_staging_,
+      MakeStaging((2 * rows + sequences * (pages + 1) + 1) * sizeof(std::int32_t) + 4 * kAlign));
+  INFERD_ASSIGN(staging_, MakeStaging(rows * sizeof(std::int32_t) + kAlign));
+  step_.runs.reserve(sequences);
+  std::vector<std::int32_t> begin = {0};
+  for (std::size_t i = 0; i < limits.kv_head_of.size(); ++i) {
+    while (static_cast<std::int32_t>(begin.size()) <= limits.kv_head_of[i]) {
+      begin.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  begin.push_back(static_cast<std::int32_t>(limits.kv_head_of.size()));
+  for (std::size_t i = 1; i < begin.size(); ++i) {
+    max_group_ = std::max(max_group_, begin[i] - begin[i - 1]);
+  }
+  const std::size_t bytes = begin.size() * sizeof(std::int32_t);
+  INFERD_ASSIGN(group_begin_, Allocate(bytes, "the head groups"));
+  Copy(group_begin_.data(), begin.data(), bytes);
+  workspace_rows_ = std::min(limits.rows, std::max(limits.sequences, kRowsAtOnce));
+  INFERD_ASSIGN(
+      workspace_,
+      Allocate(k::AttentionWorkspaceBytes(workspace_rows_,
+                                          static_cast<std::int64_t>(limits.kv_head_of.size()),
+                                          limits.head_dim,
+                                          limits.pages_per_sequence * k::kCudaPageTokens),
+               "attention"));
+  return Wait();
+}
+
+void CudaDevice::ListRuns(const StepRows& step) {
+  step_.runs.clear();
+  for (std::size_t s = 0; s < step.sequences.size(); ++s) {
+    const AttentionSequence& sequence = step.sequences[s];
+    const bool tiles = sequence.num_rows >= kTileRows;
+    if (step_.runs.empty() || step_.runs.back().tiles != tiles) {
+      Run& run = step_.runs.emplace_back();
+      run.tiles = tiles;
+      run.first_row = sequence.first_row;
+      run.first_sequence = static_cast<std::int64_t>(s);
+    }
+    Run& run = step_.runs.back();
+    run.num_rows += sequence.num_rows;
+    ++run.num_sequences;
+    run.longest = std::max(run.longest, sequence.num_rows);
+    run.tokens = std::max(run.tokens, sequence.start + sequence.num_rows);
+  }
+}
+
+void CudaDevice::BeginStep(const StepRows& step) {
+  step_.host = step;
+  step_.rows = {};
+  step_.runs.clear();
+  if (step.positions.empty() || !Use()) {
+    return;
+  }
+  step_staging_.Reset();
+  std::size_t max_pages = 1;
+  for (const AttentionSequence& sequence : step.sequences) {
+    max_pages = std::max(max_pages, sequence.pages.size());
+  }
+  const std::size_t rows = step.positions.size();
+  const std::size_t sequences = step.sequences.size();
+  const auto all = step_staging_.Take<std::int32_t>(2 * rows + sequences * (max_pages + 1) + 1);
+  INFERD_CHECK_MSG(all.host != nullptr, "a step fits what was reserved");
+  std::int32_t* const position = all.host;
+  std::int32_t* const sequence_of = position + rows;
+  std::int32_t* const row_begin = sequence_of + rows;
+  std::int32_t* const pages = row_begin + sequences + 1;
+  std::copy(step.positions.begin(), step.positions.end(), position);
+  std::int64_t next = 0;
+  for (std::size_t s = 0; s < sequences; ++s) {
+    const AttentionSequence& sequence = step.sequences[s];
+    INFERD_CHECK(sequence.first_row == next &&
+                 static_cast<std::int64_t>(sequence.pages.size()) * k::kCudaPageTokens >=
+                     sequence.start + sequence.num_rows);
+    row_begin[s] = static_cast<std::int32_t>(next);
+    next += sequence.num_rows;
+    std::fill(sequence_of + row_begin[s], sequence_of + next, static_cast<std::int32_t>(s));
+    std::int32_t* const table = pages + s * max_pages;
+    std::copy(sequence.pages.begin(), sequence.pages.end(), table);
+    std::fill(table + sequence.pages.size(), table + max_pages, 0);
+  }
+  INFERD_CHECK(next == static_cast<std::int64_t>(rows));
+  row_begin[sequences] = static_cast<std::int32_t>(next);
+  Check(Staging::Send(all, stream_), "the rows of a step");
+  const auto on_device = [&](const std::int32_t* host) { return all.device + (host - all.host); };
+  step_.rows.rows = next;
+  step_.rows.position = on_device(position);
+  step_.rows.sequence = on_device(sequence_of);
+  step_.rows.pages = on_device(pages);
+  step_.rows.max_pages = static_cast<int>(max_pages);
+  step_.row_begin = on_device(row_begin);
+  ListRuns(step);
+}
+
+void CudaDevice::QkvPost(const QkvTask& task) {
+  INFERD_CHECK(task.step.positions.data() == step_.host.positions.data());
+  if (!Use()) {
+    return;
+  }
+  k::QkvPostArgs args;
+  args.q = task.q;
+  args.k = task.k;
+  args.v = task.v;
+  args.ldq = task.ldq;
+  args.ldk = task.ldk;
+  args.ldv = task.ldv;
+  args.q_heads = static_cast<int>(task.q_heads);
+  args.q_norm = task.q_norm;
+  args.k_norm = task.k_norm;
+  args.norm_eps = task.norm_eps;
+  args.cos = task.rope.cos;
+  args.sin = task.rope.sin;
+  args.rotary_dim = static_cast<int>(task.rope.rotary_dim);
+  args.interleaved = task.rope.interleaved;
+  args.step = step_.rows;
+  args.kv = PagesOf(task.kv);
+  Check(k::QkvPost(args, stream_), "rotating and storing K and V");
+}
+
+void CudaDevice::Attention(const AttentionTask& task) {
+  INFERD_CHECK(task.sequences.data() == step_.host.sequences.data());
+  k::AttentionArgs args;
+  args.q = task.q;
+  args.ldq = task.ldq;
+  args.q_heads = static_cast<int>(task.q_heads);
+  args.group_begin = reinterpret_cast<const std::int32_t*>(group_begin_.data());
+  args.max_group = max_group_;
+  args.step = step_.rows;
+  args.kv = PagesOf(task.kv);
+  args.scale = task.scale;
+  args.softcap = task.softcap;
+  args.window = static_cast<int>(task.window);
+  args.sinks = task.sinks;
+  args.y = task.y;
+  args.ldy = task.ldy;
+  args.workspace = workspace_.floats();
+  const bool has_tiles = k::HasAttentionTiles(args.kv);
+  for (const Run& run : step_.runs) {
+    args.max_tokens = run.tokens;
+    if (run.tiles && has_tiles) {
+      if (Use()) {
+        Check(k::AttentionTiles(args,
+                                step_.row_begin + run.first_sequence,
+                                run.num_sequences,
+                                run.longest,
+                                stream_),
+              "attention of a prefill");
+      }
+    } else {
+      AttendRows(args, run);
+    }
+  }
+}
+
+void CudaDevice::AttendRows(const k::AttentionArgs& args, const Run& run) {
+  for (std::int64_t done = 0; done < run.num_rows && Use(); done += workspace_rows_) {
+    const std::int64_t row = run.first_row + done;
+    k::AttentionArgs part = args;
+    part.q += row * args.ldq;
+    part.y += row * args.ldy;
+    part.step.rows = std::min(workspace_rows_, run.num_rows - done);
+    part.step.position += row;
+    part.step.sequence += row;
+    Check(k::AttentionRows(part, stream_), "attention");
+  }
+}
+
+}  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operations of a device take: pointers and sizes, no ownership (ops/device.h says whose
+// memory they point into).
+#pragma once
+
+#include "base/dtype.h"
+#include "ops/memory.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace inferd::ops {
+
+class PackedMatrix;
+
+/// y[row, 0..n) (+ bias) = W a[row]; rows of y are ldy floats apart.
+struct MatMulTask {
+  const PackedMatrix* weight = nullptr;
+  const float* bias = nullptr;  // [n] or null
+  float* y = nullptr;
+  std::int64_t ldy = 0;
+};
+
+enum class GateKind : std::uint8_t { kSilu, kGeluTanh, kGelu };
+
+/// Rotation of the first rotary_dim values of a head. cos/sin come from a table [max positions,
+/// rotary_dim / 2].
+struct RopeTable {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  std::int64_t rotary_dim = 0;
+  bool interleaved =
+      false;  // pairs (2i, 2i+1) as in GGUF's llama order; else (i, i + rotary_dim / 2)
+};
+
+/// Where K and V of one layer live: pages of kPageTokens tokens, each [kv head][K then V] in the
+/// kernel's own order. Page p begins at base + p * page_bytes (the layer's share of it).
+enum class KvType : std::uint8_t { kF16, kBf16, kF32 };
+
+struct KvLayer {
+  std::byte* base = nullptr;
+  std::size_t page_bytes = 0;  // distance between two pages of this layer
+  KvType type = KvType::kF16;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+};
+
+/// One sequence's rows in this step: query rows [first_row, first_row + num_rows) at positions
+/// [start, start + num_rows).
+struct AttentionSequence {
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+  std::int64_t start = 0;
+  std::span<const std::int32_t> pages;  // page table, covers start + num_rows tokens
+};
+
+/// What all operations of a step share. The spans stay until the next step begins.
+struct StepRows {
+  std::span<const std::int32_t> positions;  // [rows]
+  std::span<const AttentionSequence> sequences;
+};
+
+/// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V,
+/// keeps Q for Attention.
+struct QkvTask {
+  float* q = nullptr;  // [rows, q_heads, head_dim], rotated in place
+  float* k = nullptr;  // [rows, kv_heads, head_dim], rotated in place
+  const float* v = nullptr;
+  std::int64_t ldq = 0, ldk = 0, ldv = 0;
+  std::int64_t q_heads = 0;
+  const float* q_norm = nullptr;  // [head_dim] RMS weights, or null
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  RopeTable rope;
+  StepRows step;  // as given to BeginStep
+  KvLayer kv;
+};
+
+/// The largest step there will be, and the shape of its attention.
+struct StepLimits {
+  std::int64_t rows = 0;
+  std::int64_t sequences = 0;
+  std::int64_t pages_per_sequence = 0;
+  std::span<const std::int32_t> kv_head_of;  // as AttentionTask's
+  std::int64_t head_dim = 0;
+};
+
+/// The embedding as Embed reads it: `rows` in place, or in `copy`.
+struct EmbeddingTable {
+  DType type = DType::kF32;
+  const std::byte* rows = nullptr;
+  Memory copy;
+};
+
+struct AttentionTask {
+  const float* q = nullptr;  // [rows, q_heads, head_dim]
+  std::int64_t ldq = 0;
+  std::int64_t q_heads = 0;
+  /// Local KV head of each local query head, [q_heads], non-decreasing.
+  std::span<const std::int32_t> kv_head_of;
+  std::span<const AttentionSequence> sequences;  // as given to BeginStep
+  KvLayer kv;
+  float scale = 1;
+  float softcap = 0;             // 0: none
+  std::int64_t window = 0;       // tokens seen including itself; 0: all
+  const float* sinks = nullptr;  // [q_heads] or null
+  float* y = nullptr;            // [rows, q_heads, head_dim]
+  std::int64_t ldy = 0;
+};
+
+/// The top_k best experts of each row, best first (ties: the lower index), and their weights.
+struct RouteTask {
+  const float* logits = nullptr;  // [rows, experts]
+  std::int64_t rows = 0;
+  std::int64_t experts = 0;
+  std::int64_t top_k = 0;
+  bool sigmoid = false;  // scores are sigmoids, else a softmax
+  bool softmax_before_topk = true;
+  bool renormalize = true;
+  float routed_scale = 1;
+  std::int32_t* expert = nullptr;  // [rows, top_k]
+  float* weight = nullptr;         // [rows, top_k]
+};
+
+/// Routed experts. Weights of expert first_expert + e are gate[e], up[e] [ffn, hidden] and down[e]
+/// [hidden, ffn].
+struct MoeTask {
+  std::span<const PackedMatrix* const> gate, up, down;
+  const float* x = nullptr;  // [rows, hidden], normed input
+  std::int64_t rows = 0;
+  std::int64_t top_k = 0;
+  std::int64_t first_expert = 0;
+  /// [rows, top_k]: the expert, which may be another rank's or -1, and its weight.
+  const std::int32_t* expert = nullptr;
+  const float* weight = nullptr;
+  GateKind gate_kind = GateKind::kSilu;
+  float* y = nullptr;  // [rows, hidden] = sum over the row's experts that are here in slot order;
+                       // zero when there is none
+};
+
+}  // namespace inferd::ops

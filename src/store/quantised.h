@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantised linear layers of safetensors checkpoints: AWQ, GPTQ (with and without act-order), FP8
+// (one scale, one per row, or 128x128 blocks) and compressed-tensors. A layer is stored as several
+// tensors (X.qweight, X.scales, ...); they are folded into one, X.weight, whose rows are made when
+// they are read.
+#pragma once
+
+#include "inferd/result.h"
+#include "store/json_util.h"
+#include "store/tensor_source.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace inferd::store {
+
+/// quantization_config of config.json, as far as it tells how values are stored.
+struct QuantConfig {
+  enum class Method : std::uint8_t { kAwq, kGptq, kFp8, kCompressed };
+  Method method = Method::kFp8;
+  int bits = 0;                 // AWQ and GPTQ
+  std::int64_t group_size = 0;  // AWQ and GPTQ; -1: all inputs
+  bool zero_plus_one = false;   // GPTQ's first format stores zeros less one
+};
+
+/// nullopt: the checkpoint is not quantised. Refuses methods and variants that are not known, by
+/// name.
+Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config);
+
+/// Replaces the stored parts of each quantised layer by one tensor. Refuses parts that are absent,
+/// left over, or whose shapes do not fit each other, by tensor name.
+Result<> FoldQuantised(const QuantConfig& config,
+                       const std::vector<base::MappedFile>& files,
+                       std::vector<TensorInfo>* tensors);
+
+/// Rows [row_begin, row_end), columns [col_begin, col_end) of a folded tensor, in its dtype, one
+/// row after the other. The columns are whole blocks of the dtype.
+std::vector<std::byte> MakeRows(const TensorSource& source,
+                                const TensorInfo& tensor,
+                                std::int64_t row_begin,
+                                std::int64_t row_end,
+                                std::int64_t col_begin,
+                                std::int64_t col_end);
+
+}  // namespace inferd::store

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a quantised layer, made from its parts as they are read.
+#include "base/check.h"
+#include "store/quantised.h"
+#include "store/quantised_parts.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+
+namespace inferd::store {
+namespace {
+
+using Layout = QuantisedParts::Layout;
+
+constexpr std::int64_t kBlock = 32;
+// AWQ's word holds, from the lowest bits on, the rows 0 2 4 6 1 3 5 7: the place of each row.
+constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
+
+float HalfToFloat(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16U;
+  const std::uint32_t exponent = (bits >> 10U) & 0x1FU;
+  const std::uint32_t mantissa = bits & 0x3FFU;
+  if (exponent == 0) {
+    return std::bit_cast<float>(
+        std::bit_cast<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24F) | sign);
+  }
+  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | (wide << 23U) | (mantissa << 13U));
+}
+
+// To nearest, ties to even; what is too large becomes infinite and is refused later.
+std::uint16_t FloatToHalf(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
+  const float size = std::abs(value);
+  if (!(size < 65520.0F)) {
+    return static_cast<std::uint16_t>(sign | 0x7C00U);
+  }
+  const int exponent = size < 0x1p-14F ? -14 : std::ilogb(size);
+  const double steps = std::nearbyint(std::ldexp(static_cast<double>(size), 10 - exponent));
+  // 1024 steps and more carry into the exponent by themselves.
+  return static_cast<std::uint16_t>(sign | (static_cast<std::uint32_t>(exponent + 14) * 1024U +
+                                            static_cast<std::uint32_t>(steps)));
+}
+
+std::uint16_t FloatToBf16(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
+}
+
+float F8ToFloat(std::uint8_t bits) {
+  const int exponent = (bits >> 3U) & 15;
+  const int mantissa = bits & 7;
+  if (exponent == 15 && mantissa == 7) {
+    return NAN;
+  }
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                   : std::ldexp(static_cast<float>(mantissa + 8), exponent - 10);
+  return (bits & 0x80U) != 0 ? -size : size;
+}
+
+template <class T>
+T Load(std::span<const std::byte> bytes, std::int64_t i) {
+  T value{};
+  std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
+  return value;
+}
+
+class Maker {
+ public:
+  Maker(const TensorSource& source, const QuantisedParts& parts)
+      : parts_(parts),
+        weight_(source.Data(parts.weight)),
+        scales_(source.Data(parts.scales)),
+        zeros_(parts.zeros ? source.Data(*parts.zeros) : std::span<const std::byte>()),
+        groups_(parts.group_index ? source.Data(*parts.group_index)
+                                  : std::span<const std::byte>()) {}
+
+  std::int64_t GroupOf(std::int64_t j) const {
+    return groups_.empty() ? j / parts_.group_size : LoadWord(groups_, j);
+  }
+
+  float Scale(std::int64_t i, std::int64_t g) const {
+    const std::int64_t ld = parts_.scales.cols();
+    const bool by_row = parts_.layout == Layout::kRows || parts_.layout == Layout::kScaled;
+    const std::int64_t at = by_row ? i / parts_.scale_rows * ld + g : g * ld + i;
+    switch (parts_.scales.dtype) {
+      case DType::kF32:
+        return Load<float>(scales_, at);
+      case DType::kF16:
+        return HalfToFloat(Load<std::uint16_t>(scales_, at));
+      default:
+        return std::bit_cast<float>(static_cast<std::uint32_t>(Load<std::uint16_t>(scales_, at))
+                                    << 16U);
+    }
+  }
+
+  int Zero(std::int64_t i, std::int64_t g) const {
+    if (!parts_.zeros) {
+      return 1 << (parts_.bits - 1);
+    }
+    const std::int64_t pack = 32 / parts_.bits;
+    const std::int64_t ld = parts_.zeros->cols();
+    const bool rows = parts_.layout == Layout::kRows;
+    const std::int64_t at = rows ? i / pack * ld + g : g * ld + i / pack;
+    return Unpack(LoadWord(zeros_, at), i % pack) + (parts_.zero_plus_one ? 1 : 0);
+  }
+
+  int Q(std::int64_t i, std::int64_t j) const {
+    const std::int64_t pack = 32 / parts_.bits;
+    const std::int64_t ld = parts_.weight.cols();
+    switch (parts_.layout) {
+      case Layout::kGptq:
+        return UnpackPlain(LoadWord(weight_, j / pack * ld + i), j % pack);
+      case Layout::kAwq:
+        return Unpack(LoadWord(weight_, j * ld + i / pack), i % pack);
+      case Layout::kRows:
+        return UnpackPlain(LoadWord(weight_, i * ld + j / pack), j % pack);
+      case Layout::kScaled:
+        break;
+    }
+    return Load<std::int8_t>(weight_, i * ld + j);
+  }
+
+  float Value(std::int64_t i, std::int64_t j) const {
+    const std::int64_t g = GroupOf(j);
+    if (parts_.layout != Layout::kScaled) {
+      return static_cast<float>(Q(i, j) - Zero(i, g)) * Scale(i, g);
+    }
+    const std::int64_t at = i * parts_.cols + j;
+    const float stored = parts_.weight.dtype == DType::kI8
+                             ? static_cast<float>(Load<std::int8_t>(weight_, at))
+                             : F8ToFloat(Load<std::uint8_t>(weight_, at));
+    return stored * Scale(i, g);
+  }
+
+  // The 32 values from column j on, as GGUF's Q4_0 or Q4_1 block.
+  std::byte* Block(DType type, std::int64_t i, std::int64_t j, std::byte* out) const {
+    const std::int64_t g = GroupOf(j);
+    const float scale = Scale(i, g);
+    const auto put = [&out](std::uint16_t half) {
+      std::memcpy(out, &half, sizeof(half));
+      out += sizeof(half);
+    };
+    put(FloatToHalf(scale));
+    if (type == DType::kQ4_1) {
+      put(FloatToHalf(-static_cast<float>(Zero(i, g)) * scale));
+    }
+    for (std::int64_t k = 0; k < kBlock / 2; ++k) {
+      *out++ = static_cast<std::byte>(Q(i, j + k) | Q(i, j + k + kBlock / 2) << 4);
+    }
+    return out;
+  }
+
+ private:
+  int UnpackPlain(std::int32_t word, std::int64_t place) const {
+    const auto shift = static_cast<unsigned>(place * parts_.bits);
+    return static_cast<int>((static_cast<std::uint32_t>(word) >> shift) &
+                            ((1U << static_cast<unsigned>(parts_.bits)) - 1U));
+  }
+  int Unpack(std::int32_t word, std::int64_t row) const {
+    const bool awq = parts_.layout == Layout::kAwq;
+    return UnpackPlain(word, awq ? kAwqPlace[static_cast<std::size_t>(row)] : row);
+  }
+
+  const QuantisedParts& parts_;
+  std::span<const std::byte> weight_, scales_, zeros_, groups_;
+};
+
+}  // namespace
+
+DType QuantisedParts::MadeType() const {
+  if (layout == Layout::kScaled) {
+    return DType::kBF16;
+  }
+  if (bits != 4 || group_index || group_size % kBlock != 0 || cols % kBlock != 0) {
+    return DType::kF16;
+  }
+  return zeros ? DType::kQ4_1 : DType::kQ4_0;
+}
+
+std::vector<std::byte> MakeRows(const TensorSource& source,
+                                const TensorInfo& tensor,
+                                std::int64_t row_begin,
+                                std::int64_t row_end,
+                                std::int64_t col_begin,
+                                std::int64_t col_end) {
+  INFERD_CHECK(tensor.parts != nullptr);
+  const DType type = tensor.dtype;
+  const std::int64_t block = BlockElements(type);
+  INFERD_CHECK(col_begin % block == 0 && col_end % block == 0);
+  const Maker maker(source, *tensor.parts);
+  std::vector<std::byte> made(static_cast<std::size_t>(
+      (row_end - row_begin) * ((col_end - col_begin) / block * BlockBytes(type))));
+  std::byte* out = made.data();
+  for (std::int64_t i = row_begin; i < row_end; ++i) {
+    for (std::int64_t j = col_begin; j < col_end; j += block) {
+      if (block > 1) {
+        out = maker.Block(type, i, j, out);
+        continue;
+      }
+      const float value = maker.Value(i, j);
+      const std::uint16_t bits = type == DType::kBF16 ? FloatToBf16(value) : FloatToHalf(value);
+      std::memcpy(out, &bits, sizeof(bits));
+      out += sizeof(bits);
+    }
+  }
+  return made;
+}
+
+}  // namespace inferd::store

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantised safetensors checkpoints: their values against those from before packing, and files that
+// lie (case 67: zeros stored by another convention).
+#include "store/quantised.h"
+
+#include "store/model.h"
+#include "unit/store/files.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+namespace inferd::store {
+namespace {
+
+std::string Folder(const std::string& name) {
+  return std::string(INFERD_TEST_DATA) + "/quantised/" + name;
+}
+
+std::vector<std::string> Variants() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(Folder(""))) {
+    if (std::filesystem::exists(entry.path() / "expected.safetensors")) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A safetensors file taken apart, to be put together again with other contents.
+struct File {
+  nlohmann::ordered_json header;
+  std::string data;
+
+  static File Read(const std::string& path) {
+    const std::string bytes = ReadAll(path);
+    std::uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof(size));
+    return {nlohmann::ordered_json::parse(bytes.substr(8, size)), bytes.substr(8 + size)};
+  }
+  std::string Bytes() const {
+    const std::string text = header.dump();
+    return store::Bytes<std::uint64_t>(text.size()) + text + data;
+  }
+  std::span<const float> Floats(const std::string& name) const {
+    const auto begin = header.at(name).at("data_offsets").at(0).get<std::size_t>();
+    const auto end = header.at(name).at("data_offsets").at(1).get<std::size_t>();
+    return {reinterpret_cast<const float*>(data.data() + begin), (end - begin) / sizeof(float)};
+  }
+};
+
+float Half(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const float size = exponent == 0
+                         ? std::ldexp(static_cast<float>(bits & 1023), -24)
+                         : std::ldexp(static_cast<float>((bits & 1023) + 1024), exponent - 25);
+  return (bits & 0x8000) != 0 ? -size : size;
+}
+
+// The values of made rows, by the formats' own definitions.
+std::vector<float> Decode(DType type, const std::vector<std::byte>& rows) {
+  const auto half = [&rows](std::size_t at) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, rows.data() + at, sizeof(bits));
+    return bits;
+  };
+  std::vector<float> values;
+  if (type == DType::kF16 || type == DType::kBF16) {
+    for (std::size_t i = 0; i < rows.size(); i += 2) {
+      values.push_back(type == DType::kF16
+                           ? Half(half(i))
+                           : std::bit_cast<float>(static_cast<std::uint32_t>(half(i)) << 16));
+    }
+    return values;
+  }
+  const bool with_min = type == DType::kQ4_1;
+  for (std::size_t at = 0; at < rows.size(); at += with_min ? 20 : 18) {
+    const float d = Half(half(at));
+    const float m = with_min ? Half(half(at + 2)) : -8 * d;
+    for (std::size_t i = 0; i < 32; ++i) {
+      const auto byte = static_cast<unsigned>(rows[at + (with_min ? 4 : 2) + i % 16]);
+      values.push_back(d * static_cast<float>(i < 16 ? byte & 15U : byte >> 4U) + m);
+    }
+  }
+  return values;
+}
+
+class QuantisedTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(QuantisedTest, ValuesAreThoseFromBeforePacking) {
+  auto model = OpenModel(Folder(GetParam()));
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  const File expected = File::Read(Folder(GetParam()) + "/expected.safetensors");
+  std::size_t compared = 0;
+  for (const auto& [name, entry] : expected.header.items()) {
+    if (name == "__metadata__") {
+      continue;
+    }
+    const TensorInfo* tensor = model->tensors.Find(name);
+    ASSERT_NE(tensor, nullptr) << name;
+    const std::int64_t cols = tensor->cols();
+    const auto wanted = expected.Floats(name);
+    ASSERT_EQ(static_cast<std::int64_t>(wanted.size()), tensor->rows() / 4 * cols);
+    for (std::int64_t row = 0; row < tensor->rows(); row += 4) {
+      const auto made = MakeRows(model->tensors, *tensor, row, row + 1, 0, cols);
+      const std::vector<float> values = Decode(tensor->dtype, made);
+      ASSERT_EQ(static_cast<std::int64_t>(values.size()), cols);
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const float want = wanted[static_cast<std::size_t>(row / 4 * cols + j)];
+        // Half a unit of BF16; of 4-bit blocks the rounded minimum, 15 steps of half a unit of F16.
+        const float step = std::abs(want) / 256 + (tensor->dtype == DType::kQ4_1 ? 2e-3F : 1e-7F);
+        ASSERT_NEAR(values[static_cast<std::size_t>(j)], want, step)
+            << name << " [" << row << ", " << j << "]";
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 20'000U);
+}
+
+TEST_P(QuantisedTest, AnyCutGivesTheSameBytes) {
+  auto model = OpenModel(Folder(GetParam()));
+  ASSERT_TRUE(model.ok());
+  const TensorInfo* tensor = model->tensors.Find("model.layers.0.mlp.down_proj.weight");
+  ASSERT_NE(tensor, nullptr);
+  const auto whole = MakeRows(model->tensors, *tensor, 0, 8, 0, 192);
+  const std::size_t row_bytes = whole.size() / 8;
+  const auto left = MakeRows(model->tensors, *tensor, 5, 6, 0, 64);
+  const auto right = MakeRows(model->tensors, *tensor, 5, 6, 64, 192);
+  std::vector<std::byte> joined = left;
+  joined.insert(joined.end(), right.begin(), right.end());
+  EXPECT_TRUE(std::equal(joined.begin(), joined.end(), whole.begin() + 5 * row_bytes));
+  EXPECT_EQ(joined.size(), row_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         QuantisedTest,
+                         testing::ValuesIn(Variants()),
+                         [](const testing::TestParamInfo<std::string>& variant) {
+                           std::string name = variant.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Opens a copy of a variant whose weights file was changed; the message of the refusal.
+std::string Refusal(const std::string& variant, const std::function<void(File*)>& change) {
+  const TempDir folder;
+  for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    folder.Write(name, ReadAll(Folder(variant) + "/" + name));
+  }
+  File file = File::Read(Folder(variant) + "/model.safetensors");
+  change(&file);
+  folder.Write("model.safetensors", file.Bytes());
+  auto model = OpenModel(folder.path());
+  return model.ok() ? "" : model.error().message();
+}
+
+TEST(QuantisedFilesTest, LyingPartsAreRefusedByName) {
+  const std::string layer = "model.layers.0.mlp.up_proj";
+  const auto with_shape = [&](const std::string& part, std::vector<std::int64_t> shape) {
+    return [=](File* file) { file->header[layer + part]["shape"] = shape; };
+  };
+  // The bytes stay, so the shapes keep their product.
+  for (const auto& [variant, part, shape] :
+       std::vector<std::tuple<std::string, std::string, std::vector<std::int64_t>>>{
+           {"awq", ".qzeros", {8, 12}},
+           {"awq", ".scales", {8, 96}},
+           {"gptq", ".qzeros", {8, 12}},
+           {"gptq", ".scales", {192, 4}},
+           {"gptq-act-order", ".g_idx", {2, 64}},
+           {"fp8-channel", ".weight_scale", {64, 3}},
+           {"fp8-block", ".weight_scale_inv", {1, 2}},
+           {"compressed-w4", ".weight_scale", {96, 8}},
+           {"compressed-w4-zeros", ".weight_zero_point", {48, 2}}}) {
+    const std::string message = Refusal(variant, with_shape(part, shape));
+    EXPECT_NE(message.find(layer + part), std::string::npos) << variant << ": " << message;
+  }
+}
+
+TEST(QuantisedFilesTest, AbsentForeignAndMisplacedPartsAreRefused) {
+  const std::string layer = "model.layers.0.mlp.up_proj";
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    return [=](File* file) {
+      file->header[layer + to] = file->header[layer + from];
+      file->header.erase(layer + from);
+    };
+  };
+  EXPECT_NE(Refusal("awq", rename(".qzeros", ".notes")).find(layer + ".qzeros is absent"),
+            std::string::npos);
+  EXPECT_NE(Refusal("fp8-channel", rename(".weight_scale", ".weight_note"))
+                .find(layer + ".weight_scale is absent"),
+            std::string::npos);
+  EXPECT_NE(Refusal("compressed-w4", rename(".weight_packed", ".qweight")).find(layer),
+            std::string::npos);
+  const std::string out_of_range = Refusal("gptq", [&](File* file) {
+    const auto at = file->header[layer + ".g_idx"]["data_offsets"][0].get<std::size_t>();
+    file->data.replace(at + 4, 4, Bytes<std::int32_t>(4));
+  });
+  EXPECT_NE(out_of_range.find("puts input 1 into group 4; there are 4"), std::string::npos)
+      << out_of_range;
+}
+
+TEST(QuantisedFilesTest, UnknownWaysOfQuantisingAreRefusedByName) {
+  const auto refusal = [](const std::string& text) {
+    const Json whole = *ParseJsonObject("config.json", text);
+    const auto read = ReadQuantConfig(JsonFields("config.json", whole));
+    return read.ok() ? std::string() : read.error().message();
+  };
+  const auto quant = [&](const std::string& inner) {
+    return refusal(R"({"quantization_config": )" + inner + "}");
+  };
+  EXPECT_NE(quant(R"({"quant_method": "bitsandbytes"})").find("quant_method bitsandbytes"),
+            std::string::npos);
+  EXPECT_NE(quant(R"({"quant_method": "awq", "bits": 4, "version": "gemv"})").find("version gemv"),
+            std::string::npos);
+  EXPECT_NE(quant(R"({"quant_method": "gptq", "bits": 3})").find("GPTQ of 3 bits"),
+            std::string::npos);
+  EXPECT_NE(quant(R"({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"})")
+                .find("checkpoint_format marlin"),
+            std::string::npos);
+  EXPECT_NE(quant(R"({"quant_method": "fp8", "weight_block_size": [64, 64]})").find("[64, 64]"),
+            std::string::npos);
+  EXPECT_NE(quant(R"({"quant_method": "compressed-tensors", "format": "marlin-24"})")
+                .find("format marlin-24"),
+            std::string::npos);
+  EXPECT_NE(quant("7").find("is not an object"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace inferd::store
