@@ -139,7 +139,7 @@ def main():
     parser.add_argument("command", choices=["fetch", "missing"])
     parser.add_argument("names", nargs="*", choices=[[], *MAKERS], default=[])
     parser.add_argument("--cache", type=pathlib.Path, required=True)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     missing = [name for name in arguments.names or MAKERS if not present(arguments.cache, name)]
     if arguments.command == "missing":
         print(" ".join(missing))

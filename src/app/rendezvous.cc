@@ -111,6 +111,7 @@ Result<std::string> FromStatefulSet(const Environment& environment, ClusterConfi
 
 Result<std::string> ApplyRendezvous(const Environment& environment, ClusterConfig* cluster) {
   std::string by;
+  const bool leader_given = !cluster->leader.empty();
   if (!Text(environment, "LWS_GROUP_SIZE").empty()) {
     // Size and index are settings' defaults already.
     by = cluster->nnodes > 1 ? "LWS_*" : "";
@@ -137,7 +138,7 @@ Result<std::string> ApplyRendezvous(const Environment& environment, ClusterConfi
     }
   }
   // The leader listens; its own name may not resolve to an address of this host.
-  if (!by.empty() && cluster->node_rank == 0) {
+  if (!by.empty() && !leader_given && cluster->node_rank == 0) {
     cluster->leader = std::string("0.0.0.0") + kControlPort;
   }
   return by;

@@ -34,6 +34,7 @@ namespace {
 
 constexpr int kWatchMs = 500;
 constexpr int kDrainPollMs = 20;
+constexpr std::int64_t kStragglersMs = 300;
 
 bool IsLoopback(const std::string& host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
@@ -258,8 +259,17 @@ void Drain(const HttpConfig& http, api::Server* server, api::GrpcServer* grpc) {
             http.shutdown_timeout_s);
   const std::int64_t deadline_ms =
       base::SteadyClock::Get().NowMs() + http.shutdown_timeout_s * 1000;
-  while (server->open_requests() > 0) {
+  // A client whose stream has just ended may be sending its next request on that connection: for a
+  // moment all are still answered (503), rather than met by a closed socket.
+  std::int64_t quiet_ms = base::SteadyClock::Get().NowMs() + kStragglersMs;
+  while (server->open_requests() > 0 || base::SteadyClock::Get().NowMs() < quiet_ms) {
+    if (server->open_requests() > 0) {
+      quiet_ms = base::SteadyClock::Get().NowMs() + kStragglersMs;
+    }
     if (base::SteadyClock::Get().NowMs() >= deadline_ms) {
+      if (server->open_requests() == 0) {
+        return;
+      }
       log::Warning("app",
                    "{} requests are cut off after {} s",
                    server->open_requests(),

@@ -54,6 +54,8 @@ TEST(Rendezvous, LeaderWorkerSet) {
   ClusterConfig leader;
   leader.nnodes = 2;
   EXPECT_EQ(Apply(variables, leader).cluster.leader, "0.0.0.0:7000");
+  leader.leader = "10.0.0.1:9";
+  EXPECT_EQ(Apply(variables, leader).cluster.leader, "10.0.0.1:9");
 }
 
 TEST(Rendezvous, KServeWorkersAreGivenTheirRank) {

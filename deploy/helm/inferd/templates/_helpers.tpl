@@ -113,7 +113,7 @@ spec:
     {{- end }}
     - --data-address=$(POD_IP)
     - --cluster-secret-file=/etc/inferd/cluster/secret
-    - --nodes-deadline-ms={{ mul $values.startupSeconds 1000 }}
+    - --rendezvous-timeout={{ $values.startupSeconds }}
     {{- end }}
     {{- with $values.extraArgs }}{{ toYaml . | nindent 4 }}{{ end }}
     env:
