@@ -32,25 +32,23 @@ double Percentile(const std::vector<double>& sorted, double share) {
              : sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
-/// Of all streams, tokens in (begin, end].
+/// Of all streams, tokens in [begin, end] but for the first one of each.
 EngineTiming TimingOf(const std::vector<Times>& streams,
                       SteadyClock::time_point begin,
                       SteadyClock::time_point end) {
   std::vector<double> gaps_ms;
   std::int64_t tokens = 0;
   for (const Times& times : streams) {
-    for (std::size_t i = 0; i < times.size(); ++i) {
-      if (times[i] <= begin || times[i] > end) {
-        continue;
-      }
-      ++tokens;
-      if (i > 0) {
+    // Two steps may be told of at once, so a second token may have the time of the first.
+    for (std::size_t i = 1; i < times.size(); ++i) {
+      if (times[i] >= begin && times[i] <= end) {
+        ++tokens;
         gaps_ms.push_back(Seconds(times[i] - times[i - 1]) * 1e3);
       }
     }
   }
   std::sort(gaps_ms.begin(), gaps_ms.end());
-  const double seconds = Seconds(end - begin);
+  const double seconds = std::max(Seconds(end - begin), 1e-9);
   return {.seconds = seconds,
           .tokens_per_s = static_cast<double>(tokens) / seconds,
           .gap_p50_ms = Percentile(gaps_ms, 0.5),

@@ -47,10 +47,11 @@ def test_bench(inferd, toy):
     assert [(x["phase"], x["round"], x["streams"], x["context"]) for x in lines] == [
         ("prefill", 0, 1, 40), ("decode", 0, 1, 8), ("decode", 0, 3, 8), ("prefill", 1, 1, 40), ("decode", 1, 1, 8), ("decode", 1, 3, 8)]
     assert all(x["tokens_per_s"] > 0 for x in lines)
-    # Every stream makes the five tokens of the window; those that began first make some more.
-    for line in lines:
-        if line["phase"] == "decode":
-            assert line["tokens_per_s"] * line["seconds"] >= 5 * line["streams"] - 0.5
+    # The stream that began last makes the five tokens of the window, and what the engine tells together with the fifth; the others may
+    # have ended on so fast a model.
+    tokens = {(x["round"], x["streams"]): round(x["tokens_per_s"] * x["seconds"]) for x in lines if x["phase"] == "decode"}
+    assert all(5 <= tokens[number, 1] <= 5 + 2 for number in (0, 1))
+    assert all(5 <= tokens[number, 3] <= 3 * (5 + 6) for number in (0, 1))
     too_long = run(inferd, "bench", str(toy), "--context", "1000000")
     assert too_long.returncode == 1
     assert "--max-model-len" in too_long.stderr
