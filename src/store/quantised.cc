@@ -84,6 +84,7 @@ class Folder {
 
   Result<TensorInfo> Fold(const std::string& layer, std::map<std::string, TensorInfo> stored) {
     layer_ = layer;
+    file_ = stored.begin()->second.file;
     stored_ = std::move(stored);
     auto parts = std::make_shared<QuantisedParts>();
     const bool packed = stored_.contains("qweight");
@@ -120,7 +121,7 @@ class Folder {
     const auto place = stored_.find(part);
     if (place == stored_.end()) {
       return InvalidArgument("{}: tensor {}.{} is absent; the layer's other parts are there",
-                             FileOf(stored_.begin()->second),
+                             files_[file_].path(),
                              layer_,
                              part);
     }
@@ -280,6 +281,7 @@ class Folder {
   const QuantConfig& config_;
   const std::vector<base::MappedFile>& files_;
   std::string layer_;
+  std::uint32_t file_ = 0;  // of the layer's first part
   std::map<std::string, TensorInfo> stored_;
 };
 
