@@ -16,6 +16,9 @@ find_package(SQLite3 REQUIRED)                          # usage ledger: one file
 find_package(CLI11 REQUIRED)                            # flags
 pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)  # metrics text
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)  # cores, caches and NUMA nodes of this host (inferd topo)
+if(INFERD_CUDA)
+  include(cuda_toolkit)                                 # nvcc and the static runtime: kernels for real devices
+endif()
 if(INFERD_TESTS)
   find_package(GTest REQUIRED)
 endif()
