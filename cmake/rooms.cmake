@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# inferd_room(NAME x [DIR dir] [PLAIN_TESTS] DEPS rooms... LIBS targets...): one static library per folder, sources
-# globbed, and one GoogleTest binary test_<room> from tests/unit/<room>/*_test.cc. PLAIN_TESTS: those are not optimised,
-# where compiling them takes much longer than running them.
+# inferd_room(NAME x [DIR dir] [PLAIN_TESTS] DEPS rooms... LIBS targets... ALONE files...): one static library per folder,
+# sources globbed, and one GoogleTest binary test_<room> from tests/unit/<room>/*_test.cc. PLAIN_TESTS: those are not
+# optimised, where compiling them takes much longer than running them. ALONE: sources that share a file-local name with
+# others of the room, which INFERD_UNITY compiles by themselves.
 function(inferd_room)
-  cmake_parse_arguments(ARG "PLAIN_TESTS" "NAME;DIR" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "PLAIN_TESTS" "NAME;DIR" "DEPS;LIBS;ALONE" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR ${CMAKE_SOURCE_DIR}/src/${ARG_NAME})
   endif()
@@ -18,6 +19,11 @@ function(inferd_room)
     add_library(${target} STATIC ${sources})
     target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR})
     target_link_libraries(${target} PUBLIC ${links} ${ARG_LIBS} PRIVATE inferd_flags)
+    if(INFERD_UNITY)
+      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${INFERD_UNITY})
+      list(TRANSFORM ARG_ALONE PREPEND ${ARG_DIR}/)
+      set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR})
