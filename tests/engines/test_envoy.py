@@ -2,6 +2,7 @@
 """deploy/envoy/envoy.yaml in a real Envoy, before real servers. Only addresses, ports and limits are changed."""
 
 import signal
+import subprocess
 import threading
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 import harness
-from harness import FOX, chat_body, eventually, free_ports
+from harness import FOX, chat_body, eventually, free_ports, read_stream
 
 ONE = {"Authorization": "Bearer sk-change-me-one"}
 TWO = {"Authorization": "Bearer sk-change-me-two"}
@@ -159,6 +160,98 @@ def test_a_replica_goes_under_load(envoy, inferd, how):
     if how == "drain":
         assert load.streams_broken == 0
     gateway.wait_healthy(2)  # of three places, two are the survivor's
+
+
+class TokenLimits:
+    """The shipped limits in a real rate limit service and a real Redis. An hour does not end in a test."""
+
+    def __init__(self, tmp_path, spawn, redis, service, allowance):
+        self.redis_port, self.grpc, port, debug = free_ports(4)
+        self.programs = redis / "usr/bin"
+        self.libraries = {"LD_LIBRARY_PATH": str(redis / "usr/lib/x86_64-linux-gnu")}
+        self.redis = spawn([self.programs / "redis-server", "--port", self.redis_port, "--bind", "127.0.0.1", "--save", "",
+                            "--dir", tmp_path], name="redis", environment=self.libraries)
+        limits = yaml.safe_load((harness.DEPLOY / "envoy/ratelimit.yaml").read_text())
+        for descriptor in limits["descriptors"]:
+            assert descriptor["rate_limit"]["unit"] == "minute"
+            descriptor["rate_limit"]["unit"] = "hour"
+        named = next(d for d in limits["descriptors"] if d.get("value") == "team-two")
+        named["rate_limit"]["requests_per_unit"] = allowance
+        folder = tmp_path / "limits/inferd/config"
+        folder.mkdir(parents=True)
+        (folder / "inferd.yaml").write_text(yaml.safe_dump(limits))
+        compose = yaml.safe_load((harness.ROOT / "docker/compose.yaml").read_text())
+        self.service = spawn([service / "service_cmd"], name="ratelimit", environment={
+            **compose["services"]["ratelimit"]["environment"], "REDIS_URL": f"127.0.0.1:{self.redis_port}",
+            "RUNTIME_ROOT": str(tmp_path / "limits"), "HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1",
+            "PORT": str(port), "GRPC_PORT": str(self.grpc), "DEBUG_PORT": str(debug), "LOG_LEVEL": "info"})
+        self.service.wait_for(f"http://127.0.0.1:{port}/healthcheck")
+
+    def _ask(self, *command):
+        return subprocess.run([self.programs / "redis-cli", "-p", str(self.redis_port), *command], capture_output=True, text=True,
+                              env=self.libraries, timeout=10, check=True).stdout.split()
+
+    def counted(self, tenant):
+        return sum(int(self._ask("get", key)[0]) for key in self._ask("keys", f"*{tenant}*"))
+
+    def wait_counted(self, tenant, tokens):
+        eventually(lambda: self.counted(tenant) == tokens,
+                   message=lambda: f"{self.counted(tenant)}, not {tokens}\n" + self.service.log())
+
+
+@pytest.fixture
+def token_limits(tmp_path, spawn, engine):
+    return lambda allowance: TokenLimits(tmp_path, spawn, engine("redis"), engine("ratelimit"), allowance)
+
+
+def test_tokens_per_minute_in_redis(envoy, inferd, token_limits):
+    """The allowance of a key is counted for all gateways together, by what answers say they used."""
+    limits = token_limits(200)
+    server = inferd()
+    gateways = [envoy([server.port], [server.port], ratelimit=limits.grpc, name=f"envoy{i}") for i in range(2)]
+    used, asked, left = 0, 0, []
+    while (reply := chat(gateways[asked % 2], TWO, script="count", max_tokens=30)).status_code != 429:
+        assert reply.status_code == 200, reply.text
+        left.append(int(reply.headers["x-ratelimit-remaining"]))
+        used += reply.json()["usage"]["total_tokens"]
+        asked += 1
+        limits.wait_counted("team-two", used)
+        assert used < 400, "nothing is refused\n" + limits.service.log()
+    assert used > 200 and left == sorted(left, reverse=True) and left[0] == 200 > left[-1] > 0
+    assert reply.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 1 <= int(reply.headers["retry-after"]) <= 3600  # the end of the window, not a constant
+    assert chat(gateways[asked % 2 - 1], TWO).status_code == 429  # the other gateway knows
+    assert chat(gateways[0], ONE).status_code == 200  # another key has its own
+    limits.redis.kill()
+    assert chat(gateways[0], TWO).status_code == 200  # without the count requests go on
+
+
+def test_tokens_of_streams_and_of_other_protocols(envoy, inferd, token_limits):
+    """A stream counts as its answer would; one that its client leaves counts the events that came."""
+    limits = token_limits(10**6)
+    server = inferd("--enable-force-include-usage")
+    gateway = envoy([server.port], [server.port], ratelimit=limits.grpc)
+    whole = chat(gateway, TWO, script="count", max_tokens=50).json()["usage"]["total_tokens"]
+    limits.wait_counted("team-two", whole)
+    with httpx.Client(timeout=30, headers=TWO) as client:
+        assert len(read_stream(client, gateway.url, chat_body("count", max_tokens=50)).split()) == 50
+    limits.wait_counted("team-two", 2 * whole)
+    reply = httpx.post(gateway.url + "/v1/messages", headers=TWO, timeout=30, json={
+        "model": "chat", "max_tokens": 50, "stream": True, "messages": [{"role": "user", "content": "go [[count]]"}]})
+    assert reply.status_code == 200 and "message_stop" in reply.text, reply.text
+    limits.wait_counted("team-two", 3 * whole)
+    reply = httpx.post(gateway.url + "/v1/responses", headers=TWO, timeout=30,
+                       json={"model": "chat", "max_output_tokens": 50, "input": "go [[count]]"})
+    assert reply.json()["usage"]["total_tokens"] == whole, reply.text
+    limits.wait_counted("team-two", 4 * whole)
+    with httpx.Client(timeout=30, headers=ONE) as client, client.stream(
+            "POST", gateway.url + "/v1/chat/completions", json=chat_body("count", max_tokens=4000, stream=True)) as reply:
+        events = 0
+        for line in reply.iter_lines():
+            events += line.startswith("data: ")
+            if events == 100:
+                break
+    eventually(lambda: 100 <= limits.counted("team-one") < 4000, message=lambda: str(limits.counted("team-one")))
 
 
 def test_without_the_rate_limit_service_requests_go_on(envoy, inferd):
