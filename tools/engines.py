@@ -23,6 +23,7 @@ DEBIAN = {  # engine -> (packages to unpack, a file that must be there afterward
     "redis": (["redis-server", "redis-tools", "liblua5.1-0", "liblzf1", "lua-cjson", "lua-bitop", "libjemalloc2"],
               "usr/bin/redis-check-rdb"),
 }
+BOOKWORM = ["main", "bookworm", "bookworm-updates", "bookworm-security"]  # component and suites of the root for images
 GO = {  # engine -> (package, version)
     "helm": ("helm.sh/helm/v3/cmd/helm", "v3.22.0"),
     "kwok": ("sigs.k8s.io/kwok/cmd/kwok", "v0.8.0"),
@@ -56,6 +57,26 @@ def debian(name, folder, scratch):
         run("dpkg-deb", "-x", package, folder)
     if not (folder / program).exists():
         sys.exit(f"engines: {packages[0]} brought no {program}")
+
+
+def bookworm(_, folder, scratch):
+    """A root of Debian 12, as its container image has it, for tests/engines/test_images.py."""
+    run("apt-get", "download", "-qq", "debootstrap", cwd=scratch)
+    for package in scratch.glob("*.deb"):
+        run("dpkg-deb", "-x", package, scratch / "unpacked")
+    component, suite, updates, security = BOOKWORM
+    run(scratch / "unpacked/usr/sbin/debootstrap", "--variant=minbase", f"--components={component}", suite, folder / "root",
+        "http://deb.debian.org/debian", env={**os.environ, "DEBOOTSTRAP_DIR": str(scratch / "unpacked/usr/share/debootstrap")},
+        stdout=subprocess.DEVNULL)
+    (folder / "root/etc/apt/sources.list").write_text(
+        "".join(f"deb http://deb.debian.org/debian {name} {component}\n" for name in (suite, updates))
+        + f"deb http://deb.debian.org/debian-security {security} {component}\n")
+    for cached in [*(folder / "root/var/cache/apt/archives").glob("*.deb"), *(folder / "root/var/lib/apt/lists").glob("*_*")]:
+        cached.unlink()
+    # What the container images set: apt keeps nothing but its lists, dpkg does not flush.
+    (folder / "root/etc/apt/apt.conf.d/docker").write_text(
+        'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb"; };\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n')
+    (folder / "root/etc/dpkg/dpkg.cfg.d/docker").write_text("force-unsafe-io\n")
 
 
 def go_install(name, folder, scratch):
@@ -105,13 +126,13 @@ def definitions(_, folder, scratch):
 
 
 MAKERS = {**{name: debian for name in DEBIAN}, **{name: go_install for name in GO},
-          "definitions": definitions, "kubernetes": kubernetes}
+          "bookworm": bookworm, "definitions": definitions, "kubernetes": kubernetes}
 
 
 def recipe(name):
     """What the cached copy was made from; a change of it makes the engine anew."""
     return json.dumps({**{n: d for n, d in DEBIAN.items()}, **{n: g for n, g in GO.items()},
-                       "definitions": MODULE_FILES, "kubernetes": KUBERNETES}[name])
+                       "bookworm": BOOKWORM, "definitions": MODULE_FILES, "kubernetes": KUBERNETES}[name])
 
 
 def present(cache, name):

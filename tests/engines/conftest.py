@@ -14,6 +14,7 @@ import toy_model  # noqa: E402
 
 def pytest_addoption(parser):
     parser.addoption("--inferd", required=True, help="path of the binary")
+    parser.addoption("--whole-images", action="store_true", help="compile inside the played images too (half an hour of two cores)")
 
 
 @pytest.fixture(scope="session")

@@ -36,4 +36,3 @@ def test_names_files_and_command_lines(binary, tmp_path):
     config = yaml.safe_load(done.stdout)
     grace = int(re.fullmatch(r"(\d+)s", server["stop_grace_period"])[1])
     assert grace >= config["http"]["drain_delay_s"] + config["http"]["shutdown_timeout_s"] + 5
-    assert "USER inferd" in (DOCKER / "Dockerfile.cpu").read_text()
