@@ -199,6 +199,8 @@ class Player:
             env={"PATH": PATH, "lower": ":".join(str(layer) for layer in reversed(stage.layers)), "scratch": str(scratch),
                  "root": str(scratch / "root"), "shm": "1g"},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=7200 if self.whole else 900)
+        if done.returncode != 0 and re.search("Temporary failure resolving|Could not resolve|Name or service not known", done.stdout + done.stderr):
+            raise Unavailable(f"no way to the network for RUN {value[:60]}")
         assert done.returncode == 0, f"RUN {value}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return scratch / "upper"
 

@@ -44,6 +44,30 @@ def of_manifest(document):
             yield from of_manifest(value)
 
 
+def containers(document):
+    """Those of inferd in a parsed file, with the part that a service changes in a container of its runtime or config."""
+    if isinstance(document, dict):
+        if str(document.get("image", "")).startswith("inferd:") or "resources" in document:
+            yield document
+        for value in document.values():
+            yield from containers(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from containers(value)
+
+
+def check_devices(where, container):
+    """Who holds a GPU uses it, and who uses one has the image that can."""
+    args = " ".join(map(str, container.get("args", [])))
+    variables = {entry["name"]: entry.get("value") for entry in container.get("env", [])}
+    uses = "--device=cuda" in args or variables.get("INFERD_DEVICE") == "cuda"
+    holds = any(name.startswith("nvidia.com/") for name in container.get("resources", {}).get("limits", {}))
+    leads = "--model" in args or "image" not in container  # a worker is told its device
+    assert uses == holds or not leads, f"{where}: uses a GPU: {uses}, holds one: {holds}"
+    if "image" in container and (uses or holds):
+        assert container["image"].endswith("-cuda"), f"{where}: {container['image']}"
+
+
 def of_text(text):
     """The lines of a text, or of its comments, that begin with inferd, perhaps behind variables or in a container."""
     text = re.sub(r"\\\n\s*(#\s+)?", " ", text)
@@ -103,9 +127,20 @@ def test_it_is_taken(path, words, binary):
     assert done.returncode == 0, f"{path}: inferd {shlex.join(words)}\n{done.stderr}"
 
 
+@pytest.mark.parametrize("path", sorted((harness.DEPLOY / "k8s").glob("*.yaml")) + sorted((harness.DEPLOY / "kserve").glob("*.yaml")),
+                         ids=lambda path: path.name)
+def test_devices_and_images_agree(path):
+    for document in yaml.safe_load_all(path.read_text()):
+        for container in containers(document):
+            check_devices(path.name, container)
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_those_of_the_chart_are_taken(name, engine, binary, tmp_path):
-    lines = [words for document in render(engine, tmp_path, VALUES[name]) for words in of_manifest(document)]
+    documents = render(engine, tmp_path, VALUES[name])
+    for container in containers(documents):
+        check_devices(name, {**container, "image": container.get("image", "").replace("r.example/inferd:1", "inferd:1")})
+    lines = [words for document in documents for words in of_manifest(document)]
     assert lines
     for words in lines:
         done = parse(binary, words)

@@ -42,6 +42,7 @@ WRONG_VALUES = {
     "a group without a secret": ({**GROUP, "cluster": {"existingSecret": ""}}, "existingSecret"),
     "a scaled statefulset": ({**GROUP, "mode": "statefulSet", "autoscaling": {"kind": "hpa"}}, "cannot be scaled"),
     "ranks that cannot be dealt": ({**GROUP, "groupSize": 3}, "cannot be dealt"),
+    "devices that are not used": ({"accelerator": {"resource": "nvidia.com/gpu"}}, "set device=cuda"),
     "an unknown mode": ({"mode": "daemonset"}, "mode"),
     "a misspelt key": ({"replica": 2}, "replica"),
     "a negative number": ({"replicas": -1}, "replicas"),

@@ -39,6 +39,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if ne 0 (int (mod (mul $ranks .Values.parallel.dp) .Values.groupSize)) }}
 {{- fail (printf "tp*pp*ep*dp = %d ranks cannot be dealt over groupSize %d pods" (int (mul $ranks .Values.parallel.dp)) (int .Values.groupSize)) }}
 {{- end }}
+{{- if and .Values.accelerator.resource (eq .Values.device "cpu") }}
+{{- fail "accelerator.resource is set but device is cpu: the devices would be held and not used; set device=cuda" }}
+{{- end }}
 {{- end }}
 
 {{/* The pod of a role: single, leader, worker (LeaderWorkerSet), member (StatefulSet: rank by ordinal, `service` its headless Service). */}}
@@ -75,7 +78,7 @@ spec:
     seccompProfile: { type: RuntimeDefault }
   containers:
   - name: inferd
-    image: "{{ $values.image.repository }}:{{ $values.image.tag | default $root.Chart.AppVersion }}"
+    image: "{{ $values.image.repository }}:{{ $values.image.tag | default (printf "%s%s" $root.Chart.AppVersion (ternary "" "-cuda" (eq $values.device "cpu"))) }}"
     imagePullPolicy: {{ $values.image.pullPolicy }}
     command: [/usr/local/bin/inferd]
     args:
