@@ -180,6 +180,8 @@ cudaError_t SetSharedLimit(const void* kernel, int bytes);
 cudaError_t CheckLaunch(
     const void* kernel, const char* name, dim3 grid, dim3 block, std::size_t shared_bytes);
 void Enqueue(cudaStream_t stream, std::function<void()> work);
+/// `work` is called whenever somebody drives the stream, until it returns true.
+void EnqueueUntil(cudaStream_t stream, std::function<bool()> work);
 
 /// From now on every call for `device` fails with `error`, as after a fault; cudaSuccess mends it.
 /// For tests of what a worker does then.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, events and graphs. A stream is a queue of functions; whoever waits for it runs them. In
-// a captured stream they are collected instead.
+// Streams, events and graphs. A stream is a queue of functions; whoever waits for it runs them. One
+// that says it is not done yet (a collective whose peers are late) stays at the head and holds up
+// what is behind it. In a captured stream they are collected instead.
 #include "kernels/simt/runtime_api.h"
 #include "kernels/simt/runtime_state.h"
 #include "kernels/simt/settings.h"
+
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,14 +20,14 @@
 #include <vector>
 
 struct CUgraph_st {
-  std::vector<std::function<void()>> work;
+  std::vector<std::function<bool()>> work;
 };
 struct CUgraphExec_st {
-  std::vector<std::function<void()>> work;
+  std::vector<std::function<bool()>> work;
 };
 struct CUstream_st {
   std::recursive_mutex mutex;  // a callback may query its own stream
-  std::deque<std::function<void()>> queue;
+  std::deque<std::function<bool()>> queue;
   std::unique_ptr<CUgraph_st> capture;
   bool draining = false;
 };
@@ -53,19 +56,31 @@ cudaStream_t OrDefault(cudaStream_t stream) {
   return stream != nullptr ? stream : &default_stream;
 }
 
-void Drain(cudaStream_t stream) {
+// Runs what can run. False: the head is not done yet.
+bool Drain(cudaStream_t stream) {
   stream = OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
   if (stream->draining) {
-    return;
+    return true;
   }
   stream->draining = true;
   while (!stream->queue.empty()) {
     const auto work = std::move(stream->queue.front());
     stream->queue.pop_front();
-    work();
+    if (!work()) {
+      stream->queue.push_front(work);
+      break;
+    }
   }
   stream->draining = false;
+  return stream->queue.empty();
+}
+
+// For ever, as a device would.
+void Finish(cudaStream_t stream) {
+  while (!Drain(stream)) {
+    ::sched_yield();
+  }
 }
 
 std::int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -86,6 +101,13 @@ bool IsCaptured(cudaStream_t stream) {
 }  // namespace
 
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
+  EnqueueUntil(stream, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+void EnqueueUntil(cudaStream_t stream, std::function<bool()> work) {
   stream = OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
   if (stream->capture != nullptr) {
@@ -103,17 +125,20 @@ void Enqueue(cudaStream_t stream, std::function<void()> work) {
 using inferd::simt::DeviceState;
 using inferd::simt::Drain;
 using inferd::simt::Enqueue;
+using inferd::simt::EnqueueUntil;
+using inferd::simt::Finish;
 using inferd::simt::Keep;
 
 cudaError_t cudaDeviceSynchronize() {
-  std::vector<cudaStream_t> all{nullptr};
-  {
-    auto& streams = inferd::simt::TheStreams();
+  Finish(nullptr);
+  // Under the lock, so that no other thread destroys a stream meanwhile.
+  auto& streams = inferd::simt::TheStreams();
+  for (bool done = false; !done; ::sched_yield()) {
     const std::lock_guard lock(streams.mutex);
-    all.insert(all.end(), streams.all.begin(), streams.all.end());
-  }
-  for (cudaStream_t stream : all) {
-    Drain(stream);
+    done = true;
+    for (cudaStream_t stream : streams.all) {
+      done = Drain(stream) && done;
+    }
   }
   return DeviceState();
 }
@@ -203,13 +228,18 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (inferd::simt::IsCaptured(stream)) {
     return Keep(cudaErrorStreamCaptureUnsupported);
   }
-  Drain(stream);
+  Finish(stream);
   return DeviceState();
 }
+// Who asks once sees how far the stream was; who asks again and again drives it.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   stream = inferd::simt::OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
-  return stream->queue.empty() ? DeviceState() : cudaErrorNotReady;
+  if (stream->queue.empty()) {
+    return DeviceState();
+  }
+  Drain(stream);
+  return cudaErrorNotReady;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   Enqueue(stream, [=] { function(data); });
@@ -237,8 +267,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return event->reached >= event->recorded ? DeviceState() : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->reached < event->recorded) {
-    Drain(event->stream);
+  while (event->reached < event->recorded && !Drain(event->stream)) {
+    ::sched_yield();
   }
   return DeviceState();
 }
@@ -248,10 +278,11 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::uint64_t number = event->recorded;
-  Enqueue(stream, [=] {
+  EnqueueUntil(stream, [=] {
     if (event->reached < number) {
       Drain(event->stream);
     }
+    return event->reached >= number;
   });
   return DeviceState();
 }
@@ -289,11 +320,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (const cudaError_t state = DeviceState(); state != cudaSuccess) {
     return state;
   }
-  Enqueue(stream, [work = exec->work] {
-    for (const auto& step : work) {
-      step();
-    }
-  });
+  for (const auto& work : exec->work) {
+    EnqueueUntil(stream, work);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
