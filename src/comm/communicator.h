@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives and point-to-point between the ranks of one group. Backends: shm (one host), tcp
-// (several), fake (threads of one process, for tests); nccl later. Every call has a deadline; Abort
-// makes every pending and later call fail.
+// (several), nccl (device memory, on top of one of those: comm/nccl.h), fake (threads of one
+// process, for tests). Every call has a deadline; Abort makes every pending and later call fail.
 #pragma once
 
 #include "inferd/result.h"
@@ -16,6 +16,33 @@
 #include <vector>
 
 namespace inferd::comm {
+
+/// The same group on device memory: every call adds to the device's queue and returns. Pointers are
+/// device addresses; what is at them counts when the queue gets there. One thread, the device's. A
+/// call fails at once when the group is known to be broken; what goes wrong later is told by Check.
+class DeviceCollectives {
+ public:
+  virtual ~DeviceCollectives() = default;
+
+  /// data[0, count) = sum over ranks, in place; in which order is the library's choice, the same at
+  /// all ranks.
+  virtual Result<> AllReduceSum(float* data, std::size_t count) = 0;
+  /// out = the ranks' `in` in rank order; bytes[r] come from rank r. `in` may be its place in
+  /// `out`.
+  virtual Result<> AllGather(const void* in, void* out, std::span<const std::size_t> bytes) = 0;
+  /// As Communicator::AllToAllV.
+  virtual Result<> AllToAllV(const void* send,
+                             std::span<const std::size_t> send_bytes,
+                             void* recv,
+                             std::span<const std::size_t> recv_bytes) = 0;
+  virtual Result<> Send(const void* data, std::size_t bytes, int to) = 0;
+  virtual Result<> Recv(void* data, std::size_t bytes, int from) = 0;
+
+  /// Whether the group is whole, for the device's tensor::WaitGuard: errors of the library, peers
+  /// that are gone, Abort, and a wait longer than the call deadline. After an error nothing of this
+  /// group keeps the queue waiting.
+  virtual Result<> Check(std::chrono::nanoseconds waited) = 0;
+};
 
 /// A group of ranks 0..size-1. All ranks call the same collectives in the same order (as in MPI and
 /// NCCL). Threads: one caller at a time; Abort may come from any thread. Errors: kDeadlineExceeded
@@ -48,6 +75,12 @@ class Communicator {
   virtual Result<> Send(std::span<const std::byte> data, int to) = 0;
   virtual Result<> Recv(std::span<std::byte> data, int from) = 0;
   virtual Result<> Barrier() = 0;
+
+  /// Whether all peers are there, without waiting; breaks the group when one is gone. For who waits
+  /// for something else than a call of this group.
+  virtual Result<> CheckPeers() = 0;
+  /// Null: this group is on host memory only.
+  virtual DeviceCollectives* device() { return nullptr; }
 
   /// Thread-safe, idempotent; wakes every rank of the group when the backend can (shm), else this
   /// rank.

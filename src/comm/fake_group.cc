@@ -193,6 +193,16 @@ class FakeCommunicator final : public Communicator {
                     [] { return Result<>(); });
   }
 
+  Result<> CheckPeers() override {
+    const std::lock_guard lock(state_->mutex);
+    for (int r = 0; r < size() && !state_->fault; ++r) {
+      if (state_->gone[static_cast<std::size_t>(r)]) {
+        Break(Unavailable("rank {} is gone", r));
+      }
+    }
+    return state_->fault ? Result<>(*state_->fault) : Result<>();
+  }
+
   void Abort() override {
     const std::lock_guard lock(state_->mutex);
     Break(Aborted("rank {} aborted the group", rank_));

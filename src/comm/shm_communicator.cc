@@ -138,6 +138,18 @@ Result<> ShmCommunicator::Barrier() {
   return Phase(Op::kBarrier, {}, Deadline(options_.call_deadline));
 }
 
+Result<> ShmCommunicator::CheckPeers() {
+  if (waiter_.Broken()) {
+    return waiter_.BrokenError("peers");
+  }
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank() && !segment_.Present(r)) {
+      return Break(Unavailable("rank {} is gone", r), r);
+    }
+  }
+  return {};
+}
+
 Result<> ShmCommunicator::AllReduceSum(std::span<float> data) {
   INFERD_TRY(BeginCollective(Op::kAllReduce));
   if (data.empty() || size() == 1) {

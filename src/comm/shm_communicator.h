@@ -43,6 +43,7 @@ class ShmCommunicator final : public Communicator {
   Result<> Send(std::span<const std::byte> data, int to) override;
   Result<> Recv(std::span<std::byte> data, int from) override;
   Result<> Barrier() override;
+  Result<> CheckPeers() override;
   void Abort() override;
 
  private:

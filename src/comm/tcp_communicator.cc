@@ -221,6 +221,19 @@ Result<> TcpCommunicator::Barrier() {
   });
 }
 
+Result<> TcpCommunicator::CheckPeers() {
+  return Run("peers", [this](const Deadline&) -> Result<> {
+    INFERD_TRY(ListenToIdle());
+    for (const auto& peer : peers_) {
+      if (peer && peer->ended()) {
+        culprit_ = peer->rank();
+        return Unavailable("rank {} at {} is gone", peer->rank(), peer->endpoint());
+      }
+    }
+    return {};
+  });
+}
+
 Result<> TcpCommunicator::AllReduceSum(std::span<float> data) {
   return Run(Name(Op::kAllReduce), [&](const Deadline& deadline) -> Result<> {
     if (data.empty() || size() == 1) {

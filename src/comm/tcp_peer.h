@@ -59,6 +59,9 @@ class TcpPeer {
   /// held frame.
   bool wants_bytes() const { return !ended_ && incoming_ != Incoming::kHeld; }
 
+  /// The peer has ended the stream: in good order, or because it died.
+  bool ended() const { return ended_; }
+
   /// Best effort: tells the peer why the group is broken, then ends the stream in both directions.
   void SendFaultAndShutdown(const FrameHeader& fault);
 

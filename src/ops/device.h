@@ -13,6 +13,7 @@
 #include "inferd/result.h"
 #include "ops/memory.h"
 #include "ops/tasks.h"
+#include "tensor/device_queue.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -95,6 +96,9 @@ class Device {
   /// Everything given so far has been done: the host may read what was copied to it. The first
   /// failure of an operation since the device was made; it is not to be used after one.
   virtual Result<> Wait() = 0;
+  /// For collectives on the device's own memory; null where the host's memory is the device's. With
+  /// a guard in place, Wait also fails with the guard's error, which leaves the device whole.
+  virtual tensor::DeviceQueue* queue() { return nullptr; }
   /// True after such a failure: only another process gets a working device.
   virtual bool Broken() const = 0;
   /// Room for what BeginStep will bring; once, before the first step.

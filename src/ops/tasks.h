@@ -84,6 +84,8 @@ struct StepLimits {
   std::int64_t pages_per_sequence = 0;
   std::span<const std::int32_t> kv_head_of;  // as AttentionTask's
   std::int64_t head_dim = 0;
+  /// Lists of ids, of up to `rows` each, that Embed is given between two waits.
+  std::int64_t row_lists = 1;
 };
 
 /// The embedding as Embed reads it: `rows` in place, or in `copy`.

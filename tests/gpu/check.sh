@@ -59,7 +59,7 @@ fi
 step doctor 20 "$build/inferd" doctor
 # Correctness before speed: the kernels against their references, then the decoder against transformers.
 step kernels 120 "$build/tests/kernels_cuda/test_kernels_cuda"
-INFERD_TEST_DEVICE="$device" step decoder 150 "$build/src/test_model" --gtest_filter='*CudaEmu*:*QuantisedModel*'
+INFERD_TEST_DEVICE="$device" step decoder 150 "$build/src/test_model" --gtest_filter='*CudaEmu*:*QuantisedModel*:NcclAlone*'
 bench engine_dense 60 tests/data/llama --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
 bench engine_experts 60 tests/data/mixtral --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
 bench engine_int4 60 tests/data/quantised/gptq --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8

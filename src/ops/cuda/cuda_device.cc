@@ -12,8 +12,11 @@
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
 
-CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<ThreadTeam> team)
-    : index_(index), name_(std::move(name)), team_(std::move(team)) {}
+CudaDevice::CudaDevice(int index,
+                       std::string name,
+                       std::string id,
+                       std::unique_ptr<ThreadTeam> team)
+    : index_(index), name_(std::move(name)), team_(std::move(team)), queue_(index, std::move(id)) {}
 
 CudaDevice::~CudaDevice() {
   if (stream_ != nullptr && cudaSetDevice(index_) == cudaSuccess) {
@@ -30,6 +33,7 @@ Result<> CudaDevice::Init() {
   if (error_) {
     return *error_;
   }
+  queue_.set_stream(stream_);
   INFERD_ASSIGN(staging_, MakeStaging(kLoadStagingBytes));
   return {};
 }
@@ -149,11 +153,20 @@ void CudaDevice::ZeroPages(std::byte* base,
 }
 
 Result<> CudaDevice::Wait() {
-  if (Use()) {
-    Check(cudaStreamSynchronize(stream_), "waiting for the stream");
-    staging_.Reset();
+  if (!Use()) {
+    return *error_;
   }
-  return error_ ? Result<>(*error_) : Result<>();
+  const CudaQueue::Waited waited = queue_.Wait();
+  staging_.Reset();
+  if (waited.error == cudaErrorNotReady) {
+    error_ = Internal(
+        "{} does not come to an end after {}; this worker ends", name_, waited.given_up->message());
+  }
+  Check(waited.error, "waiting for the stream");
+  if (error_) {
+    return *error_;
+  }
+  return waited.given_up ? Result<>(*waited.given_up) : Result<>();
 }
 
 const std::int32_t* CudaDevice::Stage(std::span<const std::int32_t> ids) {

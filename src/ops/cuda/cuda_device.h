@@ -10,6 +10,7 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "ops/cuda/cuda_queue.h"
 #include "ops/cuda/staging.h"
 #include "ops/device.h"
 #include "ops/thread_team.h"
@@ -76,7 +77,8 @@ class CudaActivations final : public Activations {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name, std::unique_ptr<ThreadTeam> team);
+  /// `id` as tensor::DeviceQueue::device_id.
+  CudaDevice(int index, std::string name, std::string id, std::unique_ptr<ThreadTeam> team);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -97,6 +99,7 @@ class CudaDevice final : public Device {
                  std::size_t page_bytes,
                  std::span<const std::int32_t> pages) override;
   Result<> Wait() override;
+  tensor::DeviceQueue* queue() override { return &queue_; }
   bool Broken() const override { return error_.has_value(); }
   Result<> Reserve(const StepLimits& limits) override;
   void BeginStep(const StepRows& step) override;
@@ -228,6 +231,7 @@ class CudaDevice final : public Device {
   const std::string name_;
   const std::unique_ptr<ThreadTeam> team_;  // for host work
   cudaStream_t stream_ = nullptr;
+  CudaQueue queue_;
   std::optional<Error> error_;
   std::array<Memory, 2> upload_;    // pinned, while loading
   Staging step_staging_, staging_;  // of a step; until the next Wait

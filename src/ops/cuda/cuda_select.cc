@@ -80,13 +80,35 @@ Result<std::string> DescribeDevice(int index, std::string_view name) {
                      properties.minor);
 }
 
+std::string DeviceId(int index, std::string_view name) {
+  if (std::string_view(INFERD_CUDA_NAME) != "cuda") {
+    return fmt::format("EMU-{}", name);  // each process has its own device 0
+  }
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return fmt::format("GPU-{}", name);
+  }
+  // Of a slice CUDA gives the slice's UUID, and a name like "NVIDIA H200 MIG 1g.18gb".
+  const bool is_slice = std::string_view(properties.name).find(" MIG ") != std::string_view::npos;
+  std::string id = is_slice ? "MIG-" : "GPU-";
+  for (std::size_t i = 0; i < sizeof(properties.uuid.bytes); ++i) {
+    const bool begins_part = i == 4 || i == 6 || i == 8 || i == 10;
+    id += fmt::format("{}{:02x}",
+                      begins_part ? "-" : "",
+                      static_cast<unsigned>(static_cast<unsigned char>(properties.uuid.bytes[i])));
+  }
+  return id;
+}
+
 Result<std::unique_ptr<Device>> MakeDevice(const CudaOptions& options) {
   // Each process emulates its own devices: one is enough, whatever the leader calls it.
   const bool is_emulated = std::string_view(INFERD_CUDA_NAME) != "cuda";
   INFERD_ASSIGN(const int index, is_emulated ? FindDevice("0") : FindDevice(options.name));
   INFERD_ASSIGN(std::string name, DescribeDevice(index, options.name));
   INFERD_ASSIGN(std::unique_ptr<ThreadTeam> team, ThreadTeam::Make(options.threads, options.cpus));
-  auto device = std::make_unique<CudaDevice>(index, std::move(name), std::move(team));
+  auto device = std::make_unique<CudaDevice>(
+      index, std::move(name), DeviceId(index, options.name), std::move(team));
   INFERD_TRY(device->Init());
   return std::unique_ptr<Device>(std::move(device));
 }

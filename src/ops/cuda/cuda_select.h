@@ -21,6 +21,9 @@ Result<int> FindDevice(std::string_view name);
 /// "cuda:0 NVIDIA H200, 139 GiB, sm_90".
 Result<std::string> DescribeDevice(int index, std::string_view name);
 
+/// "GPU-<uuid>", of a MIG slice "MIG-<uuid>", of an emulated device "EMU-<name>".
+std::string DeviceId(int index, std::string_view name);
+
 Result<std::unique_ptr<Device>> MakeDevice(const CudaOptions& options);
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -58,7 +58,9 @@ Result<> CudaDevice::Reserve(const StepLimits& limits) {
   INFERD_ASSIGN(
       step_staging_,
       MakeStaging((2 * rows + sequences * (pages + 1) + 1) * sizeof(std::int32_t) + 4 * kAlign));
-  INFERD_ASSIGN(staging_, MakeStaging(rows * sizeof(std::int32_t) + kAlign));
+  INFERD_ASSIGN(staging_,
+                MakeStaging(static_cast<std::size_t>(limits.row_lists) *
+                            (rows * sizeof(std::int32_t) + kAlign)));
   step_.runs.reserve(sequences);
   std::vector<std::int32_t> begin = {0};
   for (std::size_t i = 0; i < limits.kv_head_of.size(); ++i) {

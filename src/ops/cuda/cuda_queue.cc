@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waiting with a guard is polling: a stream that waits for a dead peer never ends, and only the
+// host can find that out.
+#include "ops/cuda/cuda_queue.h"
+
+#include "base/error.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <chrono>
+
+#ifdef INFERD_SIMT
+#include "kernels/simt/nccl.h"
+#endif
+
+namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxMarks = 512;
+/// A wait yields between looks for this long (most steps are shorter), then sleeps.
+constexpr std::chrono::milliseconds kYieldFor{20};
+/// An aborted collective leaves the stream at once; what is behind it is a step at most.
+constexpr std::chrono::seconds kDrainFor{5};
+
+void Pause(Clock::time_point began) {
+  if (Clock::now() - began < kYieldFor) {
+    ::sched_yield();
+  } else {
+    const timespec little = {.tv_sec = 0, .tv_nsec = 100'000};
+    ::ppoll(nullptr, 0, &little, nullptr);
+  }
+}
+
+}  // namespace
+
+CudaQueue::~CudaQueue() {
+  for (const Outstanding& outstanding : outstanding_) {
+    (void)cudaEventDestroy(outstanding.event);
+  }
+  for (cudaEvent_t event : free_) {
+    (void)cudaEventDestroy(event);
+  }
+}
+
+Result<> CudaQueue::MakeCurrent() {
+  if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
+    return Internal("{} is not to be used: {}", device_id_, cudaGetErrorString(error));
+  }
+  return {};
+}
+
+tensor::FindFunction CudaQueue::collectives() const {
+#ifdef INFERD_SIMT
+  return simt::FindNccl;
+#else
+  return {};
+#endif
+}
+
+std::uint64_t CudaQueue::Mark() {
+  if (outstanding_.size() == kMaxMarks) {
+    (void)Passed();
+  }
+  cudaEvent_t event = nullptr;
+  if (outstanding_.size() == kMaxMarks) {
+    return marks_;
+  }
+  if (!free_.empty()) {
+    event = free_.back();
+    free_.pop_back();
+  } else if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+    return marks_;  // The device has failed: its next operation tells.
+  }
+  outstanding_.push_back({++marks_, event});
+  (void)cudaEventRecord(event, stream_);
+  return marks_;
+}
+
+std::uint64_t CudaQueue::Passed() {
+  while (!outstanding_.empty() && cudaEventQuery(outstanding_.front().event) == cudaSuccess) {
+    passed_ = outstanding_.front().mark;
+    free_.push_back(outstanding_.front().event);
+    outstanding_.pop_front();
+  }
+  return passed_;
+}
+
+CudaQueue::Waited CudaQueue::Wait() {
+  if (guard_ == nullptr) {
+    return {cudaStreamSynchronize(stream_), {}};
+  }
+  Waited waited;
+  Clock::time_point began = Clock::now();
+  for (;;) {
+    waited.error = cudaStreamQuery(stream_);
+    if (waited.error != cudaErrorNotReady) {
+      return waited;
+    }
+    if (waited.given_up && Clock::now() - began > kDrainFor) {
+      return waited;
+    }
+    if (!waited.given_up) {
+      if (Result<> whole = guard_->Check(Clock::now() - began); !whole.ok()) {
+        waited.given_up = whole.error();
+        began = Clock::now();
+      }
+    }
+    Pause(began);
+  }
+}
+
+}  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stream of a CUDA device as collectives see it, and the wait for it.
+#pragma once
+
+#include "inferd/result.h"
+#include "tensor/device_queue.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+
+/// One thread: the device's. The device owns the stream.
+class CudaQueue final : public tensor::DeviceQueue {
+ public:
+  CudaQueue(int index, std::string device_id) : index_(index), device_id_(std::move(device_id)) {}
+  ~CudaQueue() override;
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  void set_stream(cudaStream_t stream) { stream_ = stream; }
+
+  void* stream() const override { return stream_; }
+  Result<> MakeCurrent() override;
+  const std::string& device_id() const override { return device_id_; }
+  tensor::FindFunction collectives() const override;
+  std::uint64_t Mark() override;
+  std::uint64_t Passed() override;
+  void SetGuard(tensor::WaitGuard* guard) override { guard_ = guard; }
+
+  /// How a wait ended: with the stream's error, or given up for the guard's error, and then with
+  /// cudaErrorNotReady when the stream went on nevertheless.
+  struct Waited {
+    cudaError_t error = cudaSuccess;
+    std::optional<Error> given_up;
+  };
+  Waited Wait();
+
+ private:
+  struct Outstanding {
+    std::uint64_t mark = 0;
+    cudaEvent_t event = nullptr;
+  };
+
+  const int index_;
+  const std::string device_id_;
+  cudaStream_t stream_ = nullptr;
+  tensor::WaitGuard* guard_ = nullptr;
+  std::uint64_t marks_ = 0;
+  std::uint64_t passed_ = 0;
+  std::deque<Outstanding> outstanding_;
+  std::vector<cudaEvent_t> free_;
+};
+
+}  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

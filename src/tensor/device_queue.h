@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order in which a device works, for a library that adds operations of its own to it: comm
+// hands NCCL the stream of ops::Device without knowing CUDA.
+#pragma once
+
+#include "inferd/result.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace inferd::tensor {
+
+/// Looks after a queue while its owner waits for it.
+class WaitGuard {
+ public:
+  virtual ~WaitGuard() = default;
+  /// Asked again and again while work is outstanding, from the waiting thread; `waited` since that
+  /// wait began. An error ends the wait; the guard has then seen to it that nothing in the queue
+  /// waits for a peer any more.
+  virtual Result<> Check(std::chrono::nanoseconds waited) = 0;
+};
+
+/// Looks a function of a C library up by name; null: it has none.
+using FindFunction = std::function<void*(const char* name)>;
+
+/// Owned by the device. One thread: the device's.
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;
+
+  /// The cudaStream_t.
+  virtual void* stream() const = 0;
+  /// The calling thread's CUDA calls go to this device from now on.
+  virtual Result<> MakeCurrent() = 0;
+  /// "GPU-<uuid>", "MIG-<uuid>" of a slice, "EMU-<n>" of an emulated device.
+  virtual const std::string& device_id() const = 0;
+  /// The collective library that an emulated device brings along; empty: the host's NCCL serves.
+  virtual FindFunction collectives() const = 0;
+
+  /// Puts a mark behind everything given so far. The mark's number, from 1; when very many are
+  /// outstanding, that of the newest mark instead.
+  virtual std::uint64_t Mark() = 0;
+  /// The newest mark that the device has passed; 0: none.
+  virtual std::uint64_t Passed() = 0;
+
+  /// Who is asked during every wait of the device; null: nobody. It must outlive its use.
+  virtual void SetGuard(WaitGuard* guard) = 0;
+};
+
+}  // namespace inferd::tensor
