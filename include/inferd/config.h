@@ -34,6 +34,7 @@ struct ParallelConfig {
   bool enable_expert_parallel = false;
   std::vector<std::int64_t> pp_partition;  // layers per stage
   bool allow_cross_host_tp = false;
+  std::string distributed_backend = "auto";  // or nccl, host
 };
 
 struct WorkerSettings {

@@ -66,6 +66,20 @@ Result<> FillSim(const Config& config, leader::LeaderOptions* options) {
   return {};
 }
 
+Result<spec::CommBackend> CommBackendOf(const std::string& name, const spec::DeviceChoice& device) {
+  if (name == "host") {
+    return spec::CommBackend::kHost;
+  }
+  if (name != "nccl") {
+    return spec::CommBackend::kAuto;
+  }
+  if (device.kind != spec::DeviceKind::kCuda && device.kind != spec::DeviceKind::kCudaEmu) {
+    return InvalidArgument(
+        "--distributed-backend nccl joins GPUs: it needs --device cuda; CPUs use host");
+  }
+  return spec::CommBackend::kNccl;
+}
+
 }  // namespace
 
 Result<std::string> ClusterSecret(const ClusterConfig& cluster) {
@@ -99,6 +113,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.allow_cross_host_tp = config.parallel.allow_cross_host_tp;
   INFERD_ASSIGN(options.device, spec::ParseDevice(config.worker.device));
   INFERD_TRY(spec::CheckDevices(options.device, options.parallel));
+  INFERD_ASSIGN(options.comm, CommBackendOf(config.parallel.distributed_backend, options.device));
   if (options.device.kind == spec::DeviceKind::kCuda) {
     if (const auto bytes = ops::CudaDeviceBytes(); bytes.ok()) {
       const auto least = std::min_element(bytes->begin(), bytes->end());

@@ -454,6 +454,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     load.kv_pages = sizing_.kv_pages;
     load.kv_dtype = options_.kv_dtype;
     load.device = device;
+    load.comm = options_.comm;
     load.threads = place.threads;
     load.cpus = place.cpus;
     return load;

@@ -38,6 +38,7 @@ struct LeaderOptions {
   /// activations leave goes to the KV cache, unless kv_cache_bytes says how much.
   std::int64_t device_bytes = 0;
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
+  spec::CommBackend comm = spec::CommBackend::kAuto;
   bool prefix_cache = true;
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   engine::PromptLookupOptions prompt_lookup;

@@ -49,6 +49,8 @@ Result<> ExpertExchange::AllocateOnDevice() {
   INFERD_ASSIGN(device_y_, device_->Allocate(x, "expert exchange"));
   INFERD_ASSIGN(device_expert_, device_->Allocate(list, "expert exchange"));
   INFERD_ASSIGN(device_weight_, device_->Allocate(list, "expert exchange"));
+  INFERD_ASSIGN(device_sent_, device_->Allocate(x, "expert exchange"));
+  INFERD_ASSIGN(device_part_, device_->Allocate(x / groups, "expert exchange"));
   INFERD_ASSIGN(own_x_, device_->AllocateHost(x / groups, "expert exchange"));
   INFERD_ASSIGN(own_expert_, device_->AllocateHost(list / groups, "expert exchange"));
   INFERD_ASSIGN(own_weight_, device_->AllocateHost(list / groups, "expert exchange"));
@@ -60,33 +62,26 @@ void ExpertExchange::Join(comm::Communicator* ep, std::vector<std::int32_t> owne
   owner_ = std::move(owner);
 }
 
+std::size_t ExpertExchange::ValueBytes() const {
+  return OnDevice() ? 0 : static_cast<std::size_t>(hidden_) * sizeof(float);
+}
+
 std::size_t ExpertExchange::RowBytes() const {
-  return static_cast<std::size_t>(hidden_) * sizeof(float) +
-         static_cast<std::size_t>(top_k_) * (sizeof(std::int32_t) + sizeof(float));
+  return ValueBytes() + static_cast<std::size_t>(top_k_) * (sizeof(std::int32_t) + sizeof(float));
 }
 
 std::int64_t ExpertExchange::bytes() const {
   return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + x_.bytes() + y_.bytes() +
                                    device_x_.bytes() + device_y_.bytes() + own_x_.bytes() +
+                                   device_sent_.bytes() + device_part_.bytes() +
                                    expert_.bytes() * 2);
 }
 
-Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
-                                                     std::int64_t rows,
-                                                     const std::int32_t* expert,
-                                                     const float* weight) {
-  INFERD_CHECK(rows <= max_rows_);
-  if (!device_->SharesHostMemory()) {
-    const std::size_t list_bytes = static_cast<std::size_t>(rows * top_k_) * sizeof(float);
-    device_->Copy(own_x_.data(), x, static_cast<std::size_t>(rows * hidden_) * sizeof(float));
-    device_->Copy(own_expert_.data(), expert, list_bytes);
-    device_->Copy(own_weight_.data(), weight, list_bytes);
-    INFERD_TRY(device_->Wait());
-    x = own_x_.floats();
-    expert = reinterpret_cast<const std::int32_t*>(own_expert_.data());
-    weight = own_weight_.floats();
-  }
-  const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
+void ExpertExchange::FillRecords(const float* x,
+                                 std::int64_t rows,
+                                 const std::int32_t* expert,
+                                 const float* weight) {
+  const std::size_t x_bytes = ValueBytes();
   const std::size_t list_bytes = static_cast<std::size_t>(top_k_) * sizeof(float);
   sent_rows_.clear();
   std::byte* out = send_.data();
@@ -101,7 +96,9 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
         continue;
       }
       sent_rows_.push_back(static_cast<std::int32_t>(row));
-      std::memcpy(out, x + row * hidden_, x_bytes);
+      if (x_bytes > 0) {
+        std::memcpy(out, x + row * hidden_, x_bytes);
+      }
       auto* list = out + x_bytes;
       for (std::int64_t i = 0; i < top_k_; ++i) {
         const std::int32_t e = is_here(experts[i]) ? experts[i] : -1;
@@ -112,6 +109,27 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
     }
     send_counts_[static_cast<std::size_t>(group)] = sent_rows_.size() - before;
   }
+}
+
+Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
+                                                     std::int64_t rows,
+                                                     const std::int32_t* expert,
+                                                     const float* weight) {
+  INFERD_CHECK(rows <= max_rows_);
+  const float* const own_x = x;
+  if (!device_->SharesHostMemory()) {
+    const std::size_t own_list_bytes = static_cast<std::size_t>(rows * top_k_) * sizeof(float);
+    device_->Copy(own_x_.data(), x, static_cast<std::size_t>(rows) * ValueBytes());
+    device_->Copy(own_expert_.data(), expert, own_list_bytes);
+    device_->Copy(own_weight_.data(), weight, own_list_bytes);
+    INFERD_TRY(device_->Wait());
+    x = own_x_.floats();
+    expert = reinterpret_cast<const std::int32_t*>(own_expert_.data());
+    weight = own_weight_.floats();
+  }
+  FillRecords(x, rows, expert, weight);
+  const std::size_t x_bytes = ValueBytes();
+  const std::size_t list_bytes = static_cast<std::size_t>(top_k_) * sizeof(float);
   INFERD_TRY(ExchangeCounts());
   for (std::size_t group = 0; group < send_counts_.size(); ++group) {
     send_bytes_[group] = send_counts_[group] * RowBytes();
@@ -126,6 +144,9 @@ Result<ExpertExchange::Arrived> ExpertExchange::Send(const float* x,
                             {recv_.data(), arrived * RowBytes()},
                             recv_bytes_));
   Unpack();
+  if (OnDevice()) {
+    INFERD_TRY(SendRows(own_x, rows));
+  }
   Arrived result;
   result.rows = static_cast<std::int64_t>(arrived);
   result.x = x_.floats();
@@ -163,7 +184,7 @@ Result<> ExpertExchange::ExchangeCounts() {
 }
 
 void ExpertExchange::Unpack() {
-  const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
+  const std::size_t x_bytes = ValueBytes();
   const auto k = static_cast<std::size_t>(top_k_);
   const std::byte* in = recv_.data();
   std::size_t rows = 0;
@@ -171,7 +192,9 @@ void ExpertExchange::Unpack() {
     rows += count;
   }
   for (std::size_t row = 0; row < rows; ++row, in += RowBytes()) {
-    std::memcpy(x_.data() + row * x_bytes, in, x_bytes);
+    if (x_bytes > 0) {
+      std::memcpy(x_.data() + row * x_bytes, in, x_bytes);
+    }
     const std::size_t list_bytes = k * sizeof(float);
     std::memcpy(expert_.data() + row * list_bytes, in + x_bytes, list_bytes);
     std::memcpy(weight_.data() + row * list_bytes, in + x_bytes + list_bytes, list_bytes);
@@ -185,6 +208,9 @@ Result<> ExpertExchange::Return(float* y, std::int64_t rows) {
     send_bytes_[group] = recv_counts_[group] * x_bytes;
     recv_bytes_[group] = send_counts_[group] * x_bytes;
     arrived += recv_counts_[group];
+  }
+  if (OnDevice()) {
+    return ReturnRows(y, rows);
   }
   const bool shares = device_->SharesHostMemory();
   if (!shares) {
@@ -208,6 +234,60 @@ Result<> ExpertExchange::Return(float* y, std::int64_t rows) {
   }
   if (!shares) {
     device_->Copy(y, sum, static_cast<std::size_t>(rows) * x_bytes);
+  }
+  return {};
+}
+
+// Embed is what gathers rows on the device: a row of x for every id.
+Result<> ExpertExchange::SendRows(const float* x, std::int64_t rows) {
+  const std::size_t x_bytes = static_cast<std::size_t>(hidden_) * sizeof(float);
+  std::size_t done = 0;
+  for (std::size_t group = 0; group < send_counts_.size(); ++group) {
+    const std::size_t count = send_counts_[group];
+    if (count > 0) {
+      device_->Embed(DType::kF32,
+                     reinterpret_cast<const std::byte*>(x),
+                     rows,
+                     0,
+                     std::span(sent_rows_).subspan(done, count),
+                     hidden_,
+                     1,
+                     device_sent_.floats() + done * static_cast<std::size_t>(hidden_));
+    }
+    done += count;
+    send_bytes_[group] = count * x_bytes;
+    recv_bytes_[group] = recv_counts_[group] * x_bytes;
+  }
+  return ep_->device()->AllToAllV(device_sent_.data(), send_bytes_, device_x_.data(), recv_bytes_);
+}
+
+// What came home from one group becomes rows in the order of y, zeros where it had none, and is
+// added; so the sums are in group order, as on the host.
+Result<> ExpertExchange::ReturnRows(float* y, std::int64_t rows) {
+  INFERD_TRY(
+      ep_->device()->AllToAllV(device_y_.data(), send_bytes_, device_sent_.data(), recv_bytes_));
+  device_->Zero(y, static_cast<std::size_t>(rows * hidden_) * sizeof(float));
+  std::size_t done = 0;
+  for (const std::uint64_t count : send_counts_) {
+    if (count == 0) {
+      continue;
+    }
+    place_.assign(static_cast<std::size_t>(rows), -1);
+    for (std::size_t i = 0; i < count; ++i) {
+      place_[static_cast<std::size_t>(sent_rows_[done + i])] = static_cast<std::int32_t>(i);
+    }
+    const std::byte* const home =
+        device_sent_.data() + done * static_cast<std::size_t>(hidden_) * sizeof(float);
+    device_->Embed(DType::kF32,
+                   home,
+                   static_cast<std::int64_t>(count),
+                   0,
+                   place_,
+                   hidden_,
+                   1,
+                   device_part_.floats());
+    device_->Add(y, device_part_.floats(), rows, hidden_);
+    done += count;
   }
   return {};
 }

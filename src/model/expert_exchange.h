@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expert parallelism over groups: each group's tokens travel to the groups that hold their experts
 // and the results come home, by all-to-all over the ranks of equal tp_rank. Every group takes part
-// in every MoE layer, even without rows.
+// in every MoE layer, even without rows. Who goes where is decided on the host; where the ranks
+// have device collectives the rows themselves stay on the devices.
 #pragma once
 
 #include "comm/communicator.h"
@@ -49,8 +50,18 @@ class ExpertExchange {
 
  private:
   ExpertExchange() = default;
+  /// The ranks move rows from device to device: records hold experts and weights only.
+  bool OnDevice() const { return ep_ != nullptr && ep_->device() != nullptr; }
+  /// Of x in a record.
+  std::size_t ValueBytes() const;
   std::size_t RowBytes() const;
   Result<> AllocateOnDevice();
+  void FillRecords(const float* x,
+                   std::int64_t rows,
+                   const std::int32_t* expert,
+                   const float* weight);
+  Result<> SendRows(const float* x, std::int64_t rows);
+  Result<> ReturnRows(float* y, std::int64_t rows);
   Result<> ExchangeCounts();
   void Unpack();
 
@@ -74,6 +85,10 @@ class ExpertExchange {
   ops::Memory own_x_;                          // [max_rows, hidden]
   ops::Memory own_expert_, own_weight_;        // [max_rows, top_k]
   ops::Memory expert_, weight_;                // [groups * max_rows, top_k]
+  // For rows that stay on the devices: those sent, or come home; and one group's share of y.
+  ops::Memory device_sent_;          // [groups * max_rows, hidden]
+  ops::Memory device_part_;          // [max_rows, hidden]
+  std::vector<std::int32_t> place_;  // of each row among those of one group; -1: not there
 };
 
 }  // namespace inferd::model

@@ -34,6 +34,39 @@ struct LogitUse {
   spec::SampledToken* out = nullptr;  // on the sampler
 };
 
+/// Watches the groups of a rank while its device works.
+class CommsGuard final : public tensor::WaitGuard {
+ public:
+  void Watch(const RankComms& comms) {
+    groups_.clear();
+    for (comm::Communicator* comm : {comms.tp.get(), comms.ep.get(), comms.pp.get()}) {
+      if (comm != nullptr && comm->device() != nullptr) {
+        groups_.push_back(comm);
+      }
+    }
+  }
+  bool empty() const { return groups_.empty(); }
+
+  Result<> Check(std::chrono::nanoseconds waited) override {
+    for (comm::Communicator* broken : groups_) {
+      Result<> whole = broken->device()->Check(waited);
+      if (whole.ok()) {
+        continue;
+      }
+      // What waits in the queue may be of any of them.
+      for (comm::Communicator* group : groups_) {
+        group->Abort();
+        (void)group->device()->Check(waited);
+      }
+      return whole;
+    }
+    return {};
+  }
+
+ private:
+  std::vector<comm::Communicator*> groups_;
+};
+
 class RankImpl final : public Rank {
  public:
   RankImpl(const spec::LoadRequest& request,
@@ -54,6 +87,7 @@ class RankImpl final : public Rank {
   void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
   void Abort() override;
 
+  tensor::DeviceQueue* queue() override { return device_->queue(); }
   bool broken() const override { return device_->Broken(); }
   std::int64_t page_tokens() const override { return page_tokens_; }
   RankMemory memory() const override {
@@ -84,6 +118,11 @@ class RankImpl final : public Rank {
   bool receives_ids() const { return plan_.has_embedding && !plan_.is_sampler(); }
   int ids_size() const { return plan_.pp > 1 ? plan_.tp + 1 : plan_.tp; }
 
+  void SetGuard(tensor::WaitGuard* guard) {
+    if (device_->queue() != nullptr) {
+      device_->queue()->SetGuard(guard);
+    }
+  }
   Result<> CheckOrder(const spec::StepPlan& plan) const;
   Result<> ReceiveIds(std::int64_t through_step);
   Result<> GatherInputs(std::int64_t step);
@@ -107,6 +146,7 @@ class RankImpl final : public Rank {
 
   std::mutex comms_mutex_;  // Abort against Join
   RankComms comms_;
+  CommsGuard guard_;
   std::uint64_t generation_ = 0;
   std::int64_t last_step_ = -1;
   bool joined_ = false;
@@ -136,6 +176,7 @@ Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int si
 
 Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   joined_ = false;
+  SetGuard(nullptr);
   INFERD_TRY(CheckSize(comms.tp.get(), "tp", plan_.tp, plan_.tp_rank));
   INFERD_TRY(CheckSize(comms.ep.get(), "ep", plan_.ep, plan_.group));
   INFERD_TRY(CheckSize(comms.pp.get(), "pp", plan_.pp, plan_.stage));
@@ -149,6 +190,8 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
     const std::lock_guard lock(comms_mutex_);
     comms_ = std::move(comms);
   }
+  guard_.Watch(comms_);
+  SetGuard(guard_.empty() ? nullptr : &guard_);
   rows_.Reset();
   pending_.clear();
   generation_ = generation;
@@ -196,6 +239,9 @@ Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan
   INFERD_TRY(shard_->Forward(batch_));
   if (!plan_.has_head) {
     INFERD_TRY(SendHidden());
+    if (!guard_.empty()) {
+      INFERD_TRY(device_->Wait());  // The next step fills the host memory that this one reads.
+    }
     return std::optional<spec::StepResult>();
   }
   spec::StepResult result;

@@ -9,6 +9,7 @@
 #include "spec/step.h"
 #include "spec/token_mask.h"
 #include "spec/worker_config.h"
+#include "tensor/device_queue.h"
 
 #include <cstdint>
 #include <functional>
@@ -60,6 +61,8 @@ class Rank {
   /// Thread-safe, idempotent: a pending Run fails with kAborted.
   virtual void Abort() = 0;
 
+  /// Of the device, for communicators on its own memory; null where that is the host's.
+  virtual tensor::DeviceQueue* queue() { return nullptr; }
   /// True when the device has failed for good: the process must end.
   virtual bool broken() const = 0;
 

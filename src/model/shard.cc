@@ -78,7 +78,8 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
                       .sequences = std::min(options.max_num_seqs, options.max_batched_tokens),
                       .pages_per_sequence = (options.max_model_len + page_tokens - 1) / page_tokens,
                       .kv_head_of = shard->kv_head_of_,
-                      .head_dim = model.head_dim}));
+                      .head_dim = model.head_dim,
+                      .row_lists = plan.ep > 1 ? 2 * plan.ep : 1}));
   for (const LayerWeights& layer : shard->weights_.layers) {
     if (!layer.expert_gate.empty() && layer.expert_gate.front() != nullptr) {
       ops::MoeTask task = shard->MoeTaskOf(layer);
@@ -296,12 +297,18 @@ void Shard::FromHost(float* data, const float* host, std::int64_t count) {
 
 Result<> Shard::SendHidden(comm::Communicator* pp, int to, std::int64_t rows) {
   const std::int64_t count = rows * model_.hidden_size;
+  if (comm::DeviceCollectives* const device = pp->device(); device != nullptr) {
+    return device->Send(x_, static_cast<std::size_t>(count) * sizeof(float), to);
+  }
   INFERD_ASSIGN(const float* const host, ToHost(x_, count));
   return pp->Send(std::as_bytes(std::span(host, static_cast<std::size_t>(count))), to);
 }
 
 Result<> Shard::ReceiveHidden(comm::Communicator* pp, int from, std::int64_t rows) {
   const std::int64_t count = rows * model_.hidden_size;
+  if (comm::DeviceCollectives* const device = pp->device(); device != nullptr) {
+    return device->Recv(x_, static_cast<std::size_t>(count) * sizeof(float), from);
+  }
   float* host = x_;
   if (!device_.SharesHostMemory()) {
     INFERD_TRY(device_.Wait());  // An earlier copy out of staging may still run.

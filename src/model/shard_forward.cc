@@ -46,6 +46,9 @@ Result<> Shard::AllReduce(float* data, std::int64_t rows) {
     return {};
   }
   const std::int64_t count = rows * model_.hidden_size;
+  if (tp_->device() != nullptr) {
+    return gather_->SumOnDevice(data, count);
+  }
   INFERD_ASSIGN(float* const host, ToHost(data, count));
   INFERD_TRY(tp_->AllReduceSum({host, static_cast<std::size_t>(count)}));
   FromHost(data, host, count);

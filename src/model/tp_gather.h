@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts the column slices of a tp group side by side on every rank: inputs of the O and down
 // projections, their outputs, and logits. Moves values and adds none, so the result is that of one
-// rank to the bit.
+// rank to the bit. Through the host's memory, or from device to device where the group can.
 #pragma once
 
 #include "comm/communicator.h"
@@ -33,14 +33,29 @@ class TpGather {
                   std::span<const std::int64_t> columns,
                   std::int64_t rows,
                   float* full);
+  /// data [count] = sum over the ranks in rank order, in place; only where tp has device
+  /// collectives. `data` is no longer than what is gathered.
+  Result<> SumOnDevice(float* data, std::int64_t count);
 
-  std::int64_t bytes() const { return static_cast<std::int64_t>(send_.bytes() + recv_.bytes()); }
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + device_recv_.bytes());
+  }
 
  private:
+  Result<> GatherOnDevice(const ops::Activations& mine,
+                          std::span<const std::int64_t> columns,
+                          std::int64_t rows,
+                          ops::Activations* full);
+  void Spread(const float* in,
+              std::span<const std::int64_t> columns,
+              std::int64_t rows,
+              float* full);
+
   ops::Device* device_ = nullptr;
   comm::Communicator* tp_ = nullptr;
   ops::Memory send_, recv_;          // host
-  std::vector<std::size_t> counts_;  // floats per rank
+  ops::Memory device_recv_;          // where the device has its own memory
+  std::vector<std::size_t> counts_;  // floats per rank, or bytes
 };
 
 }  // namespace inferd::model

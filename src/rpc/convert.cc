@@ -50,6 +50,7 @@ void Put(const spec::LoadRequest& load, v1::Load* proto) {
   proto->set_kv_pages(load.kv_pages);
   proto->set_kv_dtype(static_cast<std::int32_t>(load.kv_dtype));
   proto->set_device(load.device);
+  proto->set_comm(static_cast<std::int32_t>(load.comm));
   proto->set_threads(load.threads);
   proto->mutable_cpus()->Add(load.cpus.begin(), load.cpus.end());
 }
@@ -256,6 +257,10 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
   }
   load.kv_dtype = static_cast<spec::KvDtype>(proto.kv_dtype());
   load.device = proto.device();
+  if (proto.comm() < 0 || proto.comm() > static_cast<int>(spec::CommBackend::kHost)) {
+    return InvalidArgument("load request: unknown comm backend {}", proto.comm());
+  }
+  load.comm = static_cast<spec::CommBackend>(proto.comm());
   load.threads = proto.threads();
   load.cpus.assign(proto.cpus().begin(), proto.cpus().end());
   if (load.max_num_seqs < 1 || load.max_batched_tokens < 1 || load.max_model_len < 1 ||

@@ -27,6 +27,10 @@ inline std::int64_t KvBytesPerValue(KvDtype dtype, const ModelSpec& model) {
   return ResolvedKvDtype(dtype, model) == KvDtype::kF32 ? 4 : 2;
 }
 
+/// How the ranks of a group exchange activations: NCCL on device memory, shared memory or TCP on
+/// the host's; kAuto: NCCL where it can serve the group.
+enum class CommBackend : std::uint8_t { kAuto, kNccl, kHost };
+
 /// Sent once to each worker: load this.
 struct LoadRequest {
   std::string
@@ -38,6 +42,7 @@ struct LoadRequest {
   std::int64_t kv_pages = 0;
   KvDtype kv_dtype = KvDtype::kAuto;
   std::string device = "cpu";
+  CommBackend comm = CommBackend::kAuto;
   std::int32_t threads = 1;
   std::vector<int> cpus;
 };

@@ -124,6 +124,7 @@ class Worker {
       return error;
     }
     shard_ = load.shard;
+    backend_ = load.comm;
     {
       const std::lock_guard lock(rank_mutex_);
       rank_ = *std::move(rank);
@@ -143,7 +144,7 @@ class Worker {
     }
     generation_ = join.generation;
     Result<model::RankComms> comms =
-        JoinGroups(join, shard_.rank, listener_.get(), options_.secret);
+        JoinGroups(join, shard_.rank, listener_.get(), options_.secret, backend_, rank_->queue());
     if (!comms.ok()) {
       return ReportFault(comms.error());
     }
@@ -222,6 +223,7 @@ class Worker {
   std::optional<Error> stream_error_;
   // Main thread only:
   spec::ShardPlan shard_;
+  spec::CommBackend backend_ = spec::CommBackend::kAuto;
   std::uint64_t generation_ = 0;
   bool faulted_ = false;
 };

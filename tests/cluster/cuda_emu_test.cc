@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -23,14 +25,17 @@ struct Layout {
   std::string name;
   std::string model;
   spec::ParallelSpec parallel;
+  spec::CommBackend comm = spec::CommBackend::kNccl;
 };
 
 using Tokens = std::vector<std::vector<std::int32_t>>;
 
 Tokens TokensOf(const std::string& device,
                 const std::string& model,
-                const spec::ParallelSpec& parallel) {
+                const spec::ParallelSpec& parallel,
+                spec::CommBackend comm = spec::CommBackend::kAuto) {
   ServerOptions options;
+  options.comm = comm;
   options.model = model;
   options.parallel = parallel;
   options.device = device;
@@ -59,21 +64,62 @@ class CudaEmuTest : public testing::TestWithParam<Layout> {};
 
 TEST_P(CudaEmuTest, GivesTheTokensOfTheCpu) {
   const Layout& layout = GetParam();
-  const Tokens tokens = TokensOf("cuda-emu", layout.model, layout.parallel);
+  const Tokens tokens = TokensOf("cuda-emu", layout.model, layout.parallel, layout.comm);
   ASSERT_EQ(tokens.size(), static_cast<std::size_t>(kPrompts));
   EXPECT_EQ(tokens, Expected(layout.model));
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    CudaEmuTest,
+    testing::Values(
+        Layout{"llama_tp2", "llama", Parallel(2, 1, 1)},
+        Layout{"llama_tp2_host", "llama", Parallel(2, 1, 1), spec::CommBackend::kHost},
+        Layout{"llama_pp2", "llama", Parallel(1, 2, 1)},
+        Layout{"mixtral_ep2", "mixtral", Parallel(1, 1, 2)},
+        Layout{"mixtral_tp2", "mixtral", Parallel(2, 1, 1)},
+        Layout{"qwen3moe_tp2_ep2", "qwen3-moe", Parallel(2, 1, 2)},
+        Layout{"qwen3moe_tp2_ep2_host", "qwen3-moe", Parallel(2, 1, 2), spec::CommBackend::kHost},
+        Layout{"mixtral_tp3", "mixtral", Parallel(3, 1, 1)},
+        Layout{"qwen2moe", "qwen2-moe", Parallel(1, 1, 1)},
+        Layout{"gemma2_tp2", "gemma2", Parallel(2, 1, 1)},
+        Layout{"gemma3_tp2_pp2", "gemma3", Parallel(2, 2, 1)}),
+    [](const testing::TestParamInfo<Layout>& layout) { return layout.param.name; });
+
+// The peers of a dead rank wait for it inside a collective on their devices; they must leave it
+// long before the step's deadline.
+class CudaEmuKillTest : public testing::TestWithParam<Layout> {};
+
+TEST_P(CudaEmuKillTest, PeersOfAKilledRankGoOnWithinSeconds) {
+  ServerOptions options;
+  options.device = "cuda-emu";
+  options.model = GetParam().model;
+  options.parallel = GetParam().parallel;
+  options.comm = GetParam().comm;
+  options.step_deadline_ms = 60'000;
+  Server server(options);
+  ASSERT_NE(server.leader(), nullptr);
+  const std::vector<std::int32_t> prompt{5, 6, 7};
+  const auto expected = server.Generate({prompt}, 24)[0].tokens;
+  const std::vector<pid_t> workers = Server::WorkerPids();
+  for (const std::size_t victim : {workers.size() - 1, std::size_t{0}}) {
+    const std::uint32_t slot = server.Submit(prompt, 24);
+    server.collector().WaitForTokens(slot, 4);
+    const auto began = std::chrono::steady_clock::now();
+    ASSERT_EQ(::kill(workers[victim], SIGKILL), 0);
+    EXPECT_EQ(server.collector().Wait(slot).tokens, expected);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(15));
+    if (::testing::Test::HasFailure()) {
+      break;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts,
-                         CudaEmuTest,
+                         CudaEmuKillTest,
                          testing::Values(Layout{"llama_tp2", "llama", Parallel(2, 1, 1)},
-                                         Layout{"llama_pp2", "llama", Parallel(1, 2, 1)},
-                                         Layout{"mixtral_ep2", "mixtral", Parallel(1, 1, 2)},
-                                         Layout{"mixtral_tp2", "mixtral", Parallel(2, 1, 1)},
-                                         Layout{"qwen3moe_tp2_ep2", "qwen3-moe", Parallel(2, 1, 2)},
-                                         Layout{"qwen2moe", "qwen2-moe", Parallel(1, 1, 1)},
-                                         Layout{"gemma2_tp2", "gemma2", Parallel(2, 1, 1)},
-                                         Layout{"gemma3_tp2_pp2", "gemma3", Parallel(2, 2, 1)}),
+                                         Layout{"llama_tp2_pp2", "llama", Parallel(2, 2, 1)},
+                                         Layout{"mixtral_ep2", "mixtral", Parallel(1, 1, 2)}),
                          [](const testing::TestParamInfo<Layout>& layout) {
                            return layout.param.name;
                          });

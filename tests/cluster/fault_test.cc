@@ -29,6 +29,7 @@ ServerOptions Options(const Case& c) {
   options.model = c.model;
   options.parallel = c.parallel;
   options.device = c.device;
+  options.comm = c.device == "cpu" ? spec::CommBackend::kAuto : spec::CommBackend::kNccl;
   options.step_deadline_ms = 3'000;
   return options;
 }

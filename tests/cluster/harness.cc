@@ -109,6 +109,7 @@ Server::Server(const ServerOptions& options) {
     return;
   }
   leader_options.device = *std::move(device);
+  leader_options.comm = options.comm;
   leader_options.max_num_seqs = options.max_num_seqs;
   leader_options.max_num_batched_tokens = options.max_num_batched_tokens;
   leader_options.kv_cache_bytes = options.kv_cache_bytes;

@@ -50,6 +50,7 @@ struct ServerOptions {
   std::string model = "llama";  // a folder of tests/data, or an absolute path
   spec::ParallelSpec parallel;
   std::string device = "cpu";
+  spec::CommBackend comm = spec::CommBackend::kAuto;
   std::int32_t max_num_seqs = 16;
   std::int32_t max_num_batched_tokens = 64;
   std::int64_t kv_cache_bytes = 16 << 20;

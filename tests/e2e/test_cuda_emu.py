@@ -35,6 +35,7 @@ def answers(inferd, family, folder, *flags):
 @pytest.mark.parametrize("family, flags", [
     ("llama", ["--tp", "2"]),
     ("llama", ["--pp", "2"]),
+    ("llama", ["--tp", "2", "--distributed-backend", "host"]),
     ("mixtral", ["--ep", "2"]),
     ("qwen3-moe", ["--tp", "2"]),
     ("gemma3", ["--tp", "2"]),
@@ -66,6 +67,7 @@ def test_a_host_without_a_device_says_so_in_one_line(inferd):
     ("cuda:0,0", [], "names 0 twice"),
     ("cuda:MIG-00aa", ["--tp", "2"], "MIG slice"),
     ("cuda-emu:1", ["--tp", "2"], "emulates 1 devices"),
+    ("cpu", ["--tp", "2", "--distributed-backend", "nccl"], "needs --device cuda"),
 ])
 def test_devices_that_cannot_work_are_refused(inferd, tmp_path, device, flags, words):
     ran = subprocess.run([inferd, "plan" if "MIG" in device or "0,0" in device else "serve", str(DATA / "llama"), "--device",

@@ -153,6 +153,22 @@ class ControlTest : public testing::Test {
     EXPECT_EQ(got.sampling.samplers, open.sampling.samplers);
   }
 
+  static void ExpectALoadArrives(Peer& peer, ControlClient& client) {
+    spec::LoadRequest load;
+    load.device = "cuda-emu:1";
+    load.max_model_len = 64;
+    load.kv_pages = 8;
+    load.kv_dtype = spec::KvDtype::kF32;
+    load.comm = spec::CommBackend::kHost;
+    ASSERT_TRUE(peer.Send(load));
+    Result<ToWorker> received = client.Receive();
+    ASSERT_TRUE(received.ok()) << received.error().message();
+    const auto& got = std::get<spec::LoadRequest>(*received);
+    EXPECT_EQ(got.device, load.device);
+    EXPECT_EQ(got.kv_dtype, load.kv_dtype);
+    EXPECT_EQ(got.comm, load.comm);
+  }
+
   void RoundTrip(const std::string& address) {
     Hello hello;
     hello.worker_id = 7;
@@ -161,6 +177,7 @@ class ControlTest : public testing::Test {
     const std::shared_ptr<Peer> peer = recorder_.WaitForPeer();
     ASSERT_NE(peer, nullptr);
     EXPECT_EQ(peer->hello().worker_id, 7U);
+    ExpectALoadArrives(*peer, **client);
     spec::StepPlan plan;
     plan.generation = 3;
     plan.step = 11;
