@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real autoscaler scales a LeaderWorkerSet on the queue of a real server, and the real quota refuses what is too much.
+
+Two things are played: the LeaderWorkerSet controller, of which the autoscaler sees a status alone, and what serves external
+metrics to it (a Prometheus adapter), which here reads the server's /metrics itself.
+"""
+
+import http.server
+import json
+import re
+import ssl
+import subprocess
+import threading
+import time
+import urllib.parse
+
+import httpx
+import pytest
+
+import harness
+from harness import chat_body, eventually
+from kube import Cluster, Refused, documents
+from test_scheduling import GPU, claim, lws, pod_of
+
+METRICS = "external.metrics.k8s.io/v1beta1"
+
+
+class ExternalMetrics:
+    """Serves the metrics of `server` as external metrics, over TLS."""
+
+    def __init__(self, folder, server):
+        outer = self
+        self.asked = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                url = urllib.parse.urlsplit(self.path)
+                found = re.fullmatch(rf"/apis/{METRICS}/namespaces/([\w-]+)/(\w+)", url.path)
+                if url.path == f"/apis/{METRICS}":
+                    self._answer(200, {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": METRICS, "resources": [
+                        {"name": "inferd_num_requests_waiting", "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList",
+                         "verbs": ["get"]}]})
+                elif found:
+                    selector = urllib.parse.parse_qs(url.query).get("labelSelector", [""])[0]
+                    outer.asked.append((found[1], found[2], selector))
+                    labels = dict(pair.split("=") for pair in selector.split(",") if pair)
+                    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                    self._answer(200, {"kind": "ExternalMetricValueList", "apiVersion": METRICS, "metadata": {}, "items": [
+                        {"metricName": found[2], "metricLabels": labels, "timestamp": now, "value": str(int(value))}
+                        for value in outer.values(server, found[2], labels)]})
+                else:
+                    self._answer(404, {})
+
+            def _answer(self, code, body):
+                text = json.dumps(body).encode()
+                self.send_response(code)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *arguments):
+                pass
+
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                        "-keyout", folder / "metrics.key", "-out", folder / "metrics.crt"], check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "metrics.crt", folder / "metrics.key")
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @staticmethod
+    def values(server, name, labels):
+        for line in httpx.get(server.url + "/metrics", timeout=10).text.splitlines():
+            found = re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line)
+            if found and labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found[1])).items():
+                yield float(found[2])
+
+    @property
+    def port(self):
+        return self.server.server_address[1]
+
+
+@pytest.fixture
+def cluster(tmp_path, shared, engine):
+    for name in ("kubernetes", "etcd", "definitions"):
+        engine(name)
+    made = Cluster(tmp_path / "cluster", engine)
+    try:
+        made.add_definitions(shared)
+        for document in documents(harness.DEPLOY / "k8s/namespace.yaml"):
+            made.apply(document)
+        yield made
+    finally:
+        made.stop()
+
+
+def test_queue_scales_groups_up_and_down(cluster, inferd, tmp_path):
+    """1 -> 5 -> 1 on inferd_num_requests_waiting, by deploy/k8s/hpa.yaml with its waits made shorter."""
+    server = inferd("--max-num-seqs", "1", "--max-waiting", "100", served=("llama-70b", "chat"))
+    metrics = ExternalMetrics(tmp_path, server)
+    cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics", "namespace": "default"},
+                   "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": metrics.port}]}})
+    cluster.apply({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1beta1.external.metrics.k8s.io"},
+                   "spec": {"group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+                            "insecureSkipTLSVerify": True, "service": {"name": "metrics", "namespace": "default", "port": metrics.port}}})
+    eventually(lambda: cluster.http.get(f"/apis/{METRICS}").status_code == 200, 60)
+    manifest = lws()
+    manifest["spec"]["replicas"] = 1
+    cluster.apply(manifest)
+    path = cluster.path(manifest)
+    stop = threading.Event()
+
+    def controller():  # of LeaderWorkerSets: all groups that are wanted are there
+        while not stop.is_set():
+            wanted = cluster.get(path)["spec"]["replicas"]
+            cluster.patch(path + "/status", {"status": {"replicas": wanted, "readyReplicas": wanted,
+                                                        "hpaPodSelector": "leaderworkerset.sigs.k8s.io/name=llama-70b"}})
+            stop.wait(0.3)
+
+    def client(asking):
+        with httpx.Client(timeout=120) as http_client:
+            while asking.is_set():
+                http_client.post(server.url + "/v1/chat/completions", json=chat_body("count", max_tokens=200))
+
+    def replicas():
+        return cluster.get(path)["spec"]["replicas"]
+
+    hpa, = documents(harness.DEPLOY / "k8s/hpa.yaml")
+    hpa["spec"]["behavior"]["scaleDown"] = {"stabilizationWindowSeconds": 3, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 2}]}
+    cluster.apply(hpa)
+    seen, asking = [], threading.Event()
+    asking.set()
+    threads = [threading.Thread(target=controller)]
+    clients = [threading.Thread(target=client, args=(asking,)) for _ in range(41)]
+    threads[0].start()
+    try:
+        manager = cluster.start_controllers("horizontal-pod-autoscaler-controller", horizontal_pod_autoscaler_sync_period="1s")
+        eventually(lambda: len(metrics.asked) >= 3, 60, message=manager.log)
+        assert set(metrics.asked) == {("team-ml", "inferd_num_requests_waiting", "model_name=llama-70b")}
+        assert replicas() == 1  # nothing waits
+        for thread in clients:
+            thread.start()
+        eventually(lambda: server.metric("inferd_num_requests_waiting") == 40)
+        eventually(lambda: replicas() == 5, 60, message=lambda: json.dumps(cluster.get(cluster.path(hpa))["status"]))
+        asking.clear()
+        for thread in clients:
+            thread.join(120)
+
+        def went_down():
+            seen.append(replicas())
+            return seen[-1] == 1
+
+        eventually(went_down, 60, message=lambda: json.dumps(cluster.get(cluster.path(hpa))["status"]))
+    finally:
+        stop.set()
+        asking.clear()
+        threads[0].join(30)
+    steps = [a for a, b in zip(seen, [*seen[1:], None]) if a != b]
+    assert steps == [5, 4, 3, 2, 1], steps  # one group at a time
+
+
+def test_quota(cluster):
+    """deploy/k8s/namespace.yaml: two pods of 8 GPUs and seven slices; more is refused until one goes."""
+    claim(cluster)
+    cluster.start_controllers("resourcequota-controller")
+    quota = "/api/v1/namespaces/team-ml/resourcequotas/gpu-quota"
+    eventually(lambda: cluster.get(quota).get("status", {}).get("hard"), 60)
+    pods = [pod_of(lws(), group, 0, topology=False) for group in range(3)]
+    for pod in pods[:2]:
+        cluster.create(pod)
+    with pytest.raises(Refused, match="exceeded quota: gpu-quota.*requests.nvidia.com/gpu"):
+        cluster.create(pods[2])
+    template = next(d for d in documents(harness.DEPLOY / "k8s/mig.yaml") if d["kind"] == "Deployment")["spec"]["template"]
+    slices = [{"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+               "metadata": {"name": f"small-{n}", "namespace": "team-ml", "labels": template["metadata"]["labels"]}} for n in range(8)]
+    for pod in slices[:7]:
+        cluster.create(pod)
+    with pytest.raises(Refused, match="exceeded quota: gpu-quota.*mig-1g.10gb"):
+        cluster.create(slices[7])
+    assert cluster.get(quota)["status"]["used"] == {f"requests.{GPU}": "16", "requests.nvidia.com/mig-1g.10gb": "7"}
+    cluster.delete(cluster.path(pods[0]), gracePeriodSeconds=0)
+
+    def fits():
+        try:
+            return cluster.create(pods[2])
+        except Refused:
+            return None
+
+    eventually(fits, 60)
