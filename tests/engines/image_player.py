@@ -88,10 +88,9 @@ class Stage:
         self.left_out = False  # the program was not compiled here
 
     def find(self, path):
-        for layer in reversed(self.layers):
-            if (layer / path.lstrip("/")).exists():
-                return layer / path.lstrip("/")
-        raise AssertionError(f"stage {self.name} has no {path}")
+        """The file of this path in the top layer that has it, or None."""
+        found = (layer / path.lstrip("/") for layer in reversed(self.layers))
+        return next((file for file in found if file.is_file()), None)
 
     def size(self):
         """Bytes over the base image."""
@@ -223,10 +222,15 @@ class Player:
         for source in sources:
             if origin is None:
                 found = context_files()
-                inside = {name: harness.ROOT / name for name in found if source == "." or name == source or name.startswith(source + "/")}
-                assert inside, f"COPY {source}: not in the context"
+                if source in found:
+                    assert target.endswith("/"), f"COPY {source} {target}: the player wants a folder"
+                    inside = {pathlib.PurePosixPath(source).name: harness.ROOT / source}
+                else:
+                    assert source == ".", f"COPY {source}: not in the context"
+                    inside = {name: harness.ROOT / name for name in found}
             else:
-                here = self.program if origin.left_out else origin.find(source)
+                here = origin.find(source) or (self.program if origin.left_out and source.endswith("/inferd") else None)
+                assert here, f"stage {origin.name} has no {source}"
                 inside = {pathlib.PurePosixPath(source).name: here}
                 if not target.endswith("/"):
                     inside = {pathlib.PurePosixPath(target).name: here}
