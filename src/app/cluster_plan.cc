@@ -117,12 +117,17 @@ Result<> FillModel(const CommandLine& line, plan::LayoutRequest* request) {
   request->model = shape.spec;
   request->cut = shape.cut;
   request->bytes_per_weight = shape.bytes_per_weight;
+  // Formats of blocks keep a 16-bit scale for 32 weights: half a bit more.
+  if (line.config.model.quantization == "int8") {
+    request->bytes_per_weight = 1.0625;
+  } else if (line.config.model.quantization == "int4") {
+    request->bytes_per_weight = 0.5625;
+  }
   const std::string& bits = line.plan.weight_bits;
   if (!bits.empty()) {
     if (bits != "16" && bits != "8" && bits != "4") {
       return InvalidArgument("--weight-bits is '{}'; 16, 8 and 4 are possible", bits);
     }
-    // 4-bit formats keep a 16-bit scale for 32 weights: 4.5 bits.
     request->bytes_per_weight = bits == "16" ? 2 : bits == "8" ? 1 : 0.5625;
   }
   const std::string& kv = line.config.worker.kv_cache_dtype;

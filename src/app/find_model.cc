@@ -61,7 +61,7 @@ Result<store::Model> FindModel(const ModelConfig& config) {
   if (!path.ok()) {
     return path.error();
   }
-  INFERD_ASSIGN(store::Model model, store::OpenModel(*path));
+  INFERD_ASSIGN(store::Model model, store::OpenModel(*path, config.quantization));
   model.spec.name = config.model;
   return model;
 }

@@ -128,6 +128,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                      : kv == "auto"       ? spec::KvDtype::kAuto
                      : kv.ends_with("16") ? spec::KvDtype::kF16
                                           : spec::KvDtype::kF32;
+  options.quantization = config.model.quantization;
   options.max_model_len = config.model.max_model_len;
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);

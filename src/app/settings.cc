@@ -67,9 +67,8 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
            .choices = {"auto"}},
           {.key = "model.quantization",
            .flags = {"--quantization", "-q"},
-           .help = "Quantisation to apply at load; the one in the files is always used as it is",
-           .value = &m->quantization,
-           .choices = {""}},
+           .help = "int8, int4: round plain weights at load; awq, gptq, ...: what files hold",
+           .value = &m->quantization},
           {"model.offline", {"--offline"}, "Never download a model", &m->offline},
       });
 }

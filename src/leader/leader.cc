@@ -453,6 +453,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     load.max_model_len = sizing_.max_model_len;
     load.kv_pages = sizing_.kv_pages;
     load.kv_dtype = options_.kv_dtype;
+    load.quantization = options_.quantization;
     load.device = device;
     load.comm = options_.comm;
     load.threads = place.threads;

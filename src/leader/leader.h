@@ -39,6 +39,7 @@ struct LeaderOptions {
   std::int64_t device_bytes = 0;
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
   spec::CommBackend comm = spec::CommBackend::kAuto;
+  std::string quantization;  // --quantization, for the workers
   bool prefix_cache = true;
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   engine::PromptLookupOptions prompt_lookup;

@@ -492,7 +492,7 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
 
 Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
                                          const LoadProgress& progress) {
-  INFERD_ASSIGN(store::Model model, store::OpenModel(request.model_path));
+  INFERD_ASSIGN(store::Model model, store::OpenModel(request.model_path, request.quantization));
   INFERD_TRY(CheckShard(model.spec, request.shard));
   INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
                 ops::MakeDevice(request.device, request.threads, request.cpus));

@@ -315,6 +315,7 @@ class Loader {
                                         c.job->col_end);
       std::copy(made.begin(), made.end(), c.rows + static_cast<std::size_t>(row) * c.row_bytes);
     });
+    store::DropPages(source_.tensors, *ref.tensor);
     return PackRows(job, rows, ref.rows, k, row_bytes);
   }
 

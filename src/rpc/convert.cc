@@ -49,6 +49,7 @@ void Put(const spec::LoadRequest& load, v1::Load* proto) {
   proto->set_max_model_len(load.max_model_len);
   proto->set_kv_pages(load.kv_pages);
   proto->set_kv_dtype(static_cast<std::int32_t>(load.kv_dtype));
+  proto->set_quantization(load.quantization);
   proto->set_device(load.device);
   proto->set_comm(static_cast<std::int32_t>(load.comm));
   proto->set_threads(load.threads);
@@ -256,6 +257,7 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
     return InvalidArgument("load request: unknown KV dtype {}", proto.kv_dtype());
   }
   load.kv_dtype = static_cast<spec::KvDtype>(proto.kv_dtype());
+  load.quantization = proto.quantization();
   load.device = proto.device();
   if (proto.comm() < 0 || proto.comm() > static_cast<int>(spec::CommBackend::kHost)) {
     return InvalidArgument("load request: unknown comm backend {}", proto.comm());

@@ -41,6 +41,7 @@ struct LoadRequest {
   std::int64_t max_model_len = 0;
   std::int64_t kv_pages = 0;
   KvDtype kv_dtype = KvDtype::kAuto;
+  std::string quantization;  // --quantization, as given
   std::string device = "cpu";
   CommBackend comm = CommBackend::kAuto;
   std::int32_t threads = 1;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,7 +67,7 @@ struct Model {
 
 /// Opens a GGUF file (any part of a split one), or a folder with a GGUF file or with config.json
 /// and safetensors. Maps the files, reads headers only. Refuses what is malformed, incomplete or
-/// unknown, naming file, tensor or key.
-Result<Model> OpenModel(const std::string& path);
+/// unknown, naming file, tensor or key. `quantization`: see store/load_quantisation.h.
+Result<Model> OpenModel(const std::string& path, std::string_view quantization = "");
 
 }  // namespace inferd::store

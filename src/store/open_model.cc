@@ -6,7 +6,9 @@
 #include "store/gguf_file.h"
 #include "store/hf_config.h"
 #include "store/hf_tokenizer.h"
+#include "store/load_quantisation.h"
 #include "store/model.h"
+#include "store/quantised.h"
 #include "store/safetensors.h"
 #include "store/weight_map.h"
 
@@ -39,18 +41,46 @@ void TidyEos(spec::ModelSpec* spec) {
   spec->eos_ids = std::move(tidy);
 }
 
-Result<> Finish(const Family& family, FileFormat format, Model* model) {
+// How the files store most of the weights, in vLLM's words; empty when not quantised.
+struct Stored {
+  FileFormat format;
+  std::string_view quantization;
+};
+
+std::string_view NameOf(const std::optional<QuantConfig>& config) {
+  if (!config) {
+    return "";
+  }
+  switch (config->method) {
+    case QuantConfig::Method::kAwq:
+      return "awq";
+    case QuantConfig::Method::kGptq:
+      return "gptq";
+    case QuantConfig::Method::kFp8:
+      return "fp8";
+    case QuantConfig::Method::kCompressed:
+      break;
+  }
+  return "compressed-tensors";
+}
+
+Result<> Finish(const Family& family,
+                const Stored& stored,
+                std::string_view quantization,
+                Model* model) {
   spec::ModelSpec& spec = model->spec;
   spec.name = fs::path(model->path).filename().string();
   TidyEos(&spec);
   INFERD_TRY(spec::Validate(spec));
-  INFERD_ASSIGN(model->weights, MapWeights(spec, family, format, model->tensors));
+  INFERD_ASSIGN(model->weights, MapWeights(spec, family, stored.format, model->tensors));
+  INFERD_TRY(
+      ApplyQuantization(quantization, stored.quantization, spec, model->weights, &model->tensors));
   model->cut = CutOf(spec, model->weights);
   spec.weight_dtype = MainDType(spec, model->weights);
   return {};
 }
 
-Result<Model> OpenGguf(const std::string& path) {
+Result<Model> OpenGguf(const std::string& path, std::string_view quantization) {
   INFERD_ASSIGN(std::vector<GgufFile> parts, OpenGgufParts(path));
   Model model;
   model.path = path;
@@ -72,7 +102,7 @@ Result<Model> OpenGguf(const std::string& path) {
   model.spec = std::move(config.spec);
   INFERD_ASSIGN(model.tokenizer, ReadGgufTokenizer(keys, &model.spec.eos_ids));
   INFERD_ASSIGN(model.generation, ReadGgufGeneration(keys));
-  INFERD_TRY(Finish(*config.family, FileFormat::kGguf, &model));
+  INFERD_TRY(Finish(*config.family, {FileFormat::kGguf, "gguf"}, quantization, &model));
   return model;
 }
 
@@ -90,7 +120,7 @@ double RoundedTo(DType dtype, double value) {
   return static_cast<float>(value);
 }
 
-Result<Model> OpenHf(const std::string& folder) {
+Result<Model> OpenHf(const std::string& folder, std::string_view quantization) {
   Model model;
   model.path = folder;
   const std::string path = (fs::path(folder) / "config.json").string();
@@ -100,7 +130,8 @@ Result<Model> OpenHf(const std::string& folder) {
   INFERD_ASSIGN(model.tensors, OpenSafetensors(folder, config.quant));
   INFERD_ASSIGN(model.generation, ReadHfGeneration(folder, &model.spec.eos_ids));
   INFERD_ASSIGN(model.tokenizer, ReadHfTokenizer(folder, &model.spec.eos_ids));
-  INFERD_TRY(Finish(*config.family, FileFormat::kSafetensors, &model));
+  const Stored stored{FileFormat::kSafetensors, NameOf(config.quant)};
+  INFERD_TRY(Finish(*config.family, stored, quantization, &model));
   if (model.spec.embedding_scale != 1) {
     const DType dtype = model.weights.Find(Slot::kEmbedding)->dtype();
     model.spec.embedding_scale = RoundedTo(dtype, model.spec.embedding_scale);
@@ -136,7 +167,7 @@ std::vector<std::string> GgufModelsIn(const fs::path& folder) {
   return models;
 }
 
-Result<Model> OpenFolder(const std::string& folder) {
+Result<Model> OpenFolder(const std::string& folder, std::string_view quantization) {
   std::error_code ignored;
   const std::vector<std::string> gguf = GgufModelsIn(folder);
   if (fs::exists(fs::path(folder) / "config.json", ignored)) {
@@ -147,7 +178,7 @@ Result<Model> OpenFolder(const std::string& folder) {
                     name.ends_with(".safetensors.index.json");
     }
     if (safetensors || gguf.empty()) {
-      return OpenHf(folder);
+      return OpenHf(folder, quantization);
     }
   }
   if (gguf.empty()) {
@@ -160,24 +191,24 @@ Result<Model> OpenFolder(const std::string& folder) {
                            gguf.size(),
                            fmt::format("{}", fmt::join(gguf, ", ")));
   }
-  return OpenGguf((fs::path(folder) / gguf.front()).string());
+  return OpenGguf((fs::path(folder) / gguf.front()).string(), quantization);
 }
 
 }  // namespace
 
-Result<Model> OpenModel(const std::string& path) {
+Result<Model> OpenModel(const std::string& path, std::string_view quantization) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     return NotFound("{}: no such file or folder", path);
   }
   if (fs::is_directory(status)) {
-    return OpenFolder(path);
+    return OpenFolder(path, quantization);
   }
   if (path.ends_with(".safetensors") || path.ends_with(".json")) {
-    return OpenFolder(fs::path(path).parent_path().string());
+    return OpenFolder(fs::path(path).parent_path().string(), quantization);
   }
-  return OpenGguf(path);
+  return OpenGguf(path, quantization);
 }
 
 }  // namespace inferd::store

@@ -46,4 +46,7 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
                                 std::int64_t col_begin,
                                 std::int64_t col_end);
 
+/// Gives back what this process has mapped of a folded tensor's parts; reading maps it again.
+void DropPages(const TensorSource& source, const TensorInfo& tensor);
+
 }  // namespace inferd::store

@@ -20,6 +20,8 @@ struct QuantisedParts {
     kAwq,     // q in words [cols, rows / 8] along rows, interleaved; scales [g, i]; zeros alike
     kRows,    // q in words [rows, cols / pack] along columns; scales [i, g]; zeros [i / pack, g]
     kScaled,  // plain FP8 or int8 values; scales [i / scale_rows, j / group_size]; no zeros
+    kPlain,   // plain floats [rows, cols], rounded to blocks of `rounded` as they are read; no
+              // scales
   };
   Layout layout = Layout::kScaled;
   int bits = 8;
@@ -28,13 +30,14 @@ struct QuantisedParts {
   std::int64_t group_size = 1;  // columns per scale
   std::int64_t scale_rows = 1;  // rows per scale; kScaled only
   bool zero_plus_one = false;
+  DType rounded = DType::kQ8_0;  // kPlain only
   TensorInfo weight;
   TensorInfo scales;
   std::optional<TensorInfo> zeros;        // none: half of the range
   std::optional<TensorInfo> group_index;  // [cols], when the groups are not in order
 
-  /// The type of the rows that are made: GGUF's 4-bit blocks where the groups allow it (every
-  /// product then runs on 4 bits), else a 16-bit float.
+  /// The type of the rows that are made: GGUF's 4-bit and int8 blocks where the groups allow them
+  /// (every product then runs on those bits), else a 16-bit float.
   DType MadeType() const;
 };
 

@@ -1,64 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a quantised layer, made from its parts as they are read.
 #include "base/check.h"
+#include "store/block_rounding.h"
+#include "store/float_bits.h"
 #include "store/quantised.h"
 #include "store/quantised_parts.h"
 
 #include <array>
-#include <bit>
-#include <cmath>
 
 namespace inferd::store {
 namespace {
 
 using Layout = QuantisedParts::Layout;
 
-constexpr std::int64_t kBlock = 32;
 // AWQ's word holds, from the lowest bits on, the rows 0 2 4 6 1 3 5 7: the place of each row.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
-
-float HalfToFloat(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16U;
-  const std::uint32_t exponent = (bits >> 10U) & 0x1FU;
-  const std::uint32_t mantissa = bits & 0x3FFU;
-  if (exponent == 0) {
-    return std::bit_cast<float>(
-        std::bit_cast<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24F) | sign);
-  }
-  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | (wide << 23U) | (mantissa << 13U));
-}
-
-// To nearest, ties to even; what is too large becomes infinite and is refused later.
-std::uint16_t FloatToHalf(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
-  const float size = std::abs(value);
-  if (!(size < 65520.0F)) {
-    return static_cast<std::uint16_t>(sign | 0x7C00U);
-  }
-  const int exponent = size < 0x1p-14F ? -14 : std::ilogb(size);
-  const double steps = std::nearbyint(std::ldexp(static_cast<double>(size), 10 - exponent));
-  // 1024 steps and more carry into the exponent by themselves.
-  return static_cast<std::uint16_t>(sign | (static_cast<std::uint32_t>(exponent + 14) * 1024U +
-                                            static_cast<std::uint32_t>(steps)));
-}
-
-std::uint16_t FloatToBf16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
-}
-
-float F8ToFloat(std::uint8_t bits) {
-  const int exponent = (bits >> 3U) & 15;
-  const int mantissa = bits & 7;
-  if (exponent == 15 && mantissa == 7) {
-    return NAN;
-  }
-  const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                   : std::ldexp(static_cast<float>(mantissa + 8), exponent - 10);
-  return (bits & 0x80U) != 0 ? -size : size;
-}
 
 template <class T>
 T Load(std::span<const std::byte> bytes, std::int64_t i) {
@@ -72,7 +28,8 @@ class Maker {
   Maker(const TensorSource& source, const QuantisedParts& parts)
       : parts_(parts),
         weight_(source.Data(parts.weight)),
-        scales_(source.Data(parts.scales)),
+        scales_(parts.layout == Layout::kPlain ? std::span<const std::byte>()
+                                               : source.Data(parts.scales)),
         zeros_(parts.zeros ? source.Data(*parts.zeros) : std::span<const std::byte>()),
         groups_(parts.group_index ? source.Data(*parts.group_index)
                                   : std::span<const std::byte>()) {}
@@ -91,8 +48,7 @@ class Maker {
       case DType::kF16:
         return HalfToFloat(Load<std::uint16_t>(scales_, at));
       default:
-        return std::bit_cast<float>(static_cast<std::uint32_t>(Load<std::uint16_t>(scales_, at))
-                                    << 16U);
+        return Bf16ToFloat(Load<std::uint16_t>(scales_, at));
     }
   }
 
@@ -118,6 +74,7 @@ class Maker {
       case Layout::kRows:
         return UnpackPlain(LoadWord(weight_, i * ld + j / pack), j % pack);
       case Layout::kScaled:
+      case Layout::kPlain:
         break;
     }
     return Load<std::int8_t>(weight_, i * ld + j);
@@ -135,8 +92,12 @@ class Maker {
     return stored * Scale(i, g);
   }
 
-  // The 32 values from column j on, as GGUF's Q4_0 or Q4_1 block.
+  // The 32 values from column j on, as GGUF's Q4_0, Q4_1 or Q8_0 block.
   std::byte* Block(DType type, std::int64_t i, std::int64_t j, std::byte* out) const {
+    if (parts_.layout == Layout::kPlain) {
+      return RoundBlock(
+          PlainBlock(parts_.weight.dtype, weight_.data(), i * parts_.cols + j), type, out);
+    }
     const std::int64_t g = GroupOf(j);
     const float scale = Scale(i, g);
     const auto put = [&out](std::uint16_t half) {
@@ -147,8 +108,14 @@ class Maker {
     if (type == DType::kQ4_1) {
       put(FloatToHalf(-static_cast<float>(Zero(i, g)) * scale));
     }
-    for (std::int64_t k = 0; k < kBlock / 2; ++k) {
-      *out++ = static_cast<std::byte>(Q(i, j + k) | Q(i, j + k + kBlock / 2) << 4);
+    if (type == DType::kQ8_0) {
+      for (std::int64_t k = 0; k < kRoundBlock; ++k) {
+        *out++ = static_cast<std::byte>(Q(i, j + k));
+      }
+      return out;
+    }
+    for (std::int64_t k = 0; k < kRoundBlock / 2; ++k) {
+      *out++ = static_cast<std::byte>(Q(i, j + k) | Q(i, j + k + kRoundBlock / 2) << 4);
     }
     return out;
   }
@@ -171,10 +138,14 @@ class Maker {
 }  // namespace
 
 DType QuantisedParts::MadeType() const {
-  if (layout == Layout::kScaled) {
-    return DType::kBF16;
+  if (layout == Layout::kPlain) {
+    return rounded;
   }
-  if (bits != 4 || group_index || group_size % kBlock != 0 || cols % kBlock != 0) {
+  if (layout == Layout::kScaled) {
+    const bool blocks = group_size % kRoundBlock == 0 && cols % kRoundBlock == 0;
+    return blocks && weight.dtype == DType::kI8 ? DType::kQ8_0 : DType::kBF16;
+  }
+  if (bits != 4 || group_index || group_size % kRoundBlock != 0 || cols % kRoundBlock != 0) {
     return DType::kF16;
   }
   return zeros ? DType::kQ4_1 : DType::kQ4_0;
@@ -207,6 +178,17 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
     }
   }
   return made;
+}
+
+void DropPages(const TensorSource& source, const TensorInfo& tensor) {
+  INFERD_CHECK(tensor.parts != nullptr);
+  const auto drop = [&source](const TensorInfo& part) {
+    source.files()[part.file].DontNeed(part.offset, part.bytes);
+  };
+  drop(tensor.parts->weight);
+  if (tensor.parts->layout != Layout::kPlain) {
+    drop(tensor.parts->scales);
+  }
 }
 
 }  // namespace inferd::store

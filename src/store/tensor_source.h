@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace inferd::store {
@@ -47,7 +48,8 @@ Result<std::uint64_t> CheckedTensorBytes(std::string_view what,
                                          std::span<const std::int64_t> shape,
                                          DType dtype);
 
-/// Immutable and thread-safe. Moving it leaves TensorInfo pointers and data spans valid.
+/// Thread-safe; immutable once the model is open. Moving it leaves TensorInfo pointers and data
+/// spans valid.
 class TensorSource {
  public:
   TensorSource() = default;
@@ -64,12 +66,16 @@ class TensorSource {
   std::span<const std::byte> Data(const TensorInfo& tensor) const;
   std::span<const base::MappedFile> files() const { return files_; }
   const std::string& FileOf(const TensorInfo& tensor) const { return files_[tensor.file].path(); }
+  /// Another form of one of tensors(), under its name and at its address. Only while the model is
+  /// being opened.
+  void Replace(const TensorInfo& tensor, TensorInfo with) {
+    tensors_[static_cast<std::size_t>(&tensor - tensors_.data())] = std::move(with);
+  }
 
  private:
   std::vector<base::MappedFile> files_;
   std::vector<TensorInfo> tensors_;
-  std::unordered_map<std::string_view, std::size_t>
-      index_;  // views into tensors_, which never changes
+  std::unordered_map<std::string_view, std::size_t> index_;
 };
 
 }  // namespace inferd::store

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <tuple>
 #include <utility>
 
 namespace inferd::model {
@@ -166,34 +167,57 @@ INSTANTIATE_TEST_SUITE_P(Families,
                          testing::Values("llama", "mixtral", "qwen2-moe", "gemma2"),
                          NameOf);
 
-class QuantisedModelTest : public testing::TestWithParam<std::string> {};
-
-// Quantised weights stay near the plain ones: nothing is garbled, whichever device unpacks them.
-TEST_P(QuantisedModelTest, LogitsStayNearThePlainModel) {
+// |logits - those of the plain fixture| / |those| over 24 tokens.
+Result<double> ErrorAgainstPlain(const std::string& path, const ShardSetOptions& options) {
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < 24; ++i) {
     ids.push_back(3 + i * 37 % 280);
   }
-  const auto plain = Logits(DataPath("quantised/plain"), "cpu", {}, ids, spec::KvDtype::kAuto);
-  ASSERT_TRUE(plain.ok()) << plain.error().message();
+  INFERD_ASSIGN(const auto plain,
+                Logits(DataPath("quantised/plain"), "cpu", {}, ids, spec::KvDtype::kAuto));
+  INFERD_ASSIGN(const auto set, ShardSet::Make(path, options));
+  INFERD_ASSIGN(const auto logits, set->Run({ids}, InChunks({ids}, 20)));
   double size = 0;
-  for (const float logit : *plain) {
-    size += static_cast<double>(logit) * logit;
+  double error = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double difference = static_cast<double>(logits[0][i]) - plain[i];
+    size += static_cast<double>(plain[i]) * plain[i];
+    error += difference * difference;
   }
-  const std::string path = DataPath("quantised/" + GetParam());
-  for (const auto& [device, tp] : {std::pair(std::string("cpu"), 1), std::pair(TestDevice(), 2)}) {
-    spec::ParallelSpec parallel;
-    parallel.tp = tp;
-    const auto logits = Logits(path, device, parallel, ids, spec::KvDtype::kAuto);
-    ASSERT_TRUE(logits.ok()) << logits.error().message();
-    double error = 0;
-    for (std::size_t i = 0; i < plain->size(); ++i) {
-      const double difference = static_cast<double>((*logits)[i]) - (*plain)[i];
-      error += difference * difference;
-    }
+  return std::sqrt(error / size);
+}
+
+std::vector<ShardSetOptions> CpuAndTwoDevices() {
+  ShardSetOptions devices;
+  devices.device = TestDevice();
+  devices.parallel.tp = 2;
+  return {ShardSetOptions(), devices};
+}
+
+class QuantisedModelTest : public testing::TestWithParam<std::string> {};
+
+// Quantised weights stay near the plain ones: nothing is garbled, whichever device unpacks them.
+TEST_P(QuantisedModelTest, LogitsStayNearThePlainModel) {
+  for (const ShardSetOptions& options : CpuAndTwoDevices()) {
+    const auto error = ErrorAgainstPlain(DataPath("quantised/" + GetParam()), options);
+    ASSERT_TRUE(error.ok()) << error.error().message();
     // 4 bits in groups of 32 leave an error of 13 to 14 %, 8 bits of 1 to 4 %; garbled weights of
     // more than 100 %.
-    EXPECT_LT(std::sqrt(error / size), 0.2) << device << " tp " << tp;
+    EXPECT_LT(*error, 0.2) << options.device;
+  }
+}
+
+// --quantization: rounding while loading costs what the same bits cost in files.
+TEST(RoundedModelTest, LogitsStayNearThePlainModel) {
+  for (const auto& [quantization, least, most] :
+       {std::tuple("int8", 1e-4, 0.03), std::tuple("int4", 0.03, 0.2)}) {
+    for (ShardSetOptions options : CpuAndTwoDevices()) {
+      options.quantization = quantization;
+      const auto error = ErrorAgainstPlain(DataPath("quantised/plain"), options);
+      ASSERT_TRUE(error.ok()) << error.error().message();
+      EXPECT_GT(*error, least) << quantization << " on " << options.device;
+      EXPECT_LT(*error, most) << quantization << " on " << options.device;
+    }
   }
 }
 

@@ -153,7 +153,7 @@ constexpr std::int64_t kMaxTokens = 256;
 Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
                                                  const ShardSetOptions& options) {
   auto set = std::make_unique<ShardSet>();
-  INFERD_ASSIGN(store::Model model, store::OpenModel(path));
+  INFERD_ASSIGN(store::Model model, store::OpenModel(path, options.quantization));
   set->model_ = std::make_unique<store::Model>(std::move(model));
   const spec::ModelSpec& spec = set->model_->spec;
   INFERD_ASSIGN(set->plans_, spec::PlanShards(spec, options.parallel, set->model_->cut));

@@ -80,6 +80,15 @@ std::vector<float> Decode(DType type, const std::vector<std::byte>& rows) {
     }
     return values;
   }
+  if (type == DType::kQ8_0) {
+    for (std::size_t at = 0; at < rows.size(); at += 34) {
+      for (std::size_t i = 2; i < 34; ++i) {
+        values.push_back(Half(half(at)) *
+                         static_cast<float>(static_cast<std::int8_t>(rows[at + i])));
+      }
+    }
+    return values;
+  }
   const bool with_min = type == DType::kQ4_1;
   for (std::size_t at = 0; at < rows.size(); at += with_min ? 20 : 18) {
     const float d = Half(half(at));

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// --quantization: blocks rounded while they are read, and what the flag says of the files.
+#include "store/load_quantisation.h"
+
+#include "store/block_rounding.h"
+#include "store/float_bits.h"
+#include "store/model.h"
+#include "store/quantised.h"
+#include "unit/store/files.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace inferd::store {
+namespace {
+
+std::string Folder(const std::string& name) {
+  return std::string(INFERD_TEST_DATA) + "/quantised/" + name;
+}
+
+struct Block {
+  float scale = 0;
+  RoundedValues values = {};
+};
+
+Block Decode(DType type, const std::byte* bytes) {
+  std::uint16_t half = 0;
+  std::memcpy(&half, bytes, sizeof(half));
+  Block block;
+  block.scale = HalfToFloat(half);
+  for (std::size_t i = 0; i < block.values.size(); ++i) {
+    const auto byte = static_cast<unsigned>(bytes[2 + (type == DType::kQ8_0 ? i : i % 16)]);
+    const int q = type == DType::kQ8_0 ? static_cast<std::int8_t>(byte)
+                                       : static_cast<int>(i < 16 ? byte & 15U : byte >> 4U) - 8;
+    block.values[i] = static_cast<float>(q) * block.scale;
+  }
+  return block;
+}
+
+Block Rounded(DType type, const RoundedValues& values) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(BlockBytes(type)));
+  EXPECT_EQ(RoundBlock(values, type, bytes.data()), bytes.data() + bytes.size());
+  return Decode(type, bytes.data());
+}
+
+double SquaredError(const RoundedValues& a, const RoundedValues& b) {
+  double error = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    error += static_cast<double>(a[i] - b[i]) * (a[i] - b[i]);
+  }
+  return error;
+}
+
+TEST(BlockRounding, Int8IsOffByHalfAStepAtMost) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 500; ++round) {
+    std::normal_distribution<float> normal(0,
+                                           std::ldexp(1.0F, static_cast<int>(random() % 16) - 10));
+    RoundedValues values;
+    std::ranges::generate(values, [&] { return normal(random); });
+    const Block block = Rounded(DType::kQ8_0, values);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      // The scale itself is rounded to a half: 127 steps of it may miss the largest value.
+      EXPECT_NEAR(block.values[i], values[i], block.scale * (0.5F + 127.0F / 2048));
+    }
+  }
+}
+
+TEST(BlockRounding, Int4IsNoWorseThanTheLargestValueAtMinusEight) {
+  std::mt19937 random(5);
+  int better = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::normal_distribution<float> normal(0, 0.02F);
+    RoundedValues values;
+    std::ranges::generate(values, [&] { return normal(random); });
+    const float largest = *std::ranges::max_element(
+        values, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    const float scale = HalfToFloat(FloatToHalf(largest / -8));
+    RoundedValues simple;
+    std::ranges::transform(values, simple.begin(), [&](float value) {
+      return std::clamp(std::nearbyint(value / scale), -8.0F, 7.0F) * scale;
+    });
+    const double plain = SquaredError(values, simple);
+    const double error = SquaredError(values, Rounded(DType::kQ4_0, values).values);
+    EXPECT_LE(error, plain * (1 + 1e-5));
+    better += error < plain * 0.99 ? 1 : 0;
+  }
+  EXPECT_GT(better, 200);
+}
+
+TEST(BlockRounding, ZerosStayAndNonFiniteValuesAreNotHidden) {
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
+    EXPECT_EQ(Rounded(type, {}).values, RoundedValues{});
+    for (const float bad : {INFINITY, -INFINITY, NAN}) {
+      RoundedValues values = {};
+      values[17] = bad;
+      EXPECT_TRUE(std::isinf(Rounded(type, values).scale)) << bad;
+    }
+  }
+}
+
+TEST(LoadQuantisation, RoundsProjectionsAndNothingElse) {
+  for (const auto& [name, type] :
+       {std::pair("int8", DType::kQ8_0), std::pair("int4", DType::kQ4_0)}) {
+    const auto plain = OpenModel(Folder("plain"));
+    const auto model = OpenModel(Folder("plain"), name);
+    ASSERT_TRUE(plain.ok() && model.ok()) << model.error().message();
+    EXPECT_EQ(model->spec.weight_dtype, type);
+    for (const Slot slot :
+         {Slot::kQ, Slot::kK, Slot::kV, Slot::kO, Slot::kGate, Slot::kUp, Slot::kDown}) {
+      const WeightRef* ref = model->weights.Find(slot, 0);
+      EXPECT_EQ(ref->dtype(), type) << SlotName(slot);
+      const auto rows = MakeRows(model->tensors, *ref->tensor, 1, 2, 32, 64);
+      const Block block = Decode(type, rows.data());
+      const TensorInfo& stored = *plain->weights.Find(slot, 0)->tensor;
+      const RoundedValues wanted =
+          PlainBlock(stored.dtype, plain->tensors.Data(stored).data(), stored.cols() + 32);
+      EXPECT_LT(SquaredError(block.values, wanted), 32.0 * block.scale * block.scale)
+          << SlotName(slot);
+      EXPECT_NE(block.scale, 0);
+    }
+    for (const Slot slot : {Slot::kEmbedding, Slot::kHead, Slot::kFinalNorm}) {
+      EXPECT_EQ(model->weights.Find(slot)->dtype(), plain->weights.Find(slot)->dtype());
+    }
+    EXPECT_EQ(model->weights.Find(Slot::kAttnNorm, 0)->dtype(),
+              plain->weights.Find(Slot::kAttnNorm, 0)->dtype());
+  }
+}
+
+TEST(LoadQuantisation, RoundsStackedExperts) {
+  const auto model = OpenModel(std::string(INFERD_TEST_DATA) + "/mixtral", "int8");
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  for (const Slot slot : {Slot::kExpertGate, Slot::kExpertUp, Slot::kExpertDown}) {
+    EXPECT_EQ(model->weights.Find(slot, 1, 3)->dtype(), DType::kQ8_0) << SlotName(slot);
+  }
+  EXPECT_EQ(model->weights.Find(Slot::kRouter, 1)->tensor->parts, nullptr);
+}
+
+TEST(LoadQuantisation, NamesOfFormatsMustBeTheFiles) {
+  for (const auto& [folder, name] : {std::pair("awq", "awq"),
+                                     std::pair("awq", "awq_marlin"),
+                                     std::pair("gptq", "gptq"),
+                                     std::pair("fp8-block", "fp8"),
+                                     std::pair("compressed-w4", "compressed-tensors")}) {
+    const auto model = OpenModel(Folder(folder), name);
+    EXPECT_TRUE(model.ok()) << model.error().message();
+  }
+  const auto refusal = [](const char* folder, const char* name) {
+    const auto model = OpenModel(Folder(folder), name);
+    return model.ok() ? std::string() : model.error().message();
+  };
+  EXPECT_NE(refusal("awq", "gptq").find("of the format awq"), std::string::npos);
+  EXPECT_NE(refusal("plain", "fp8").find("are not quantised"), std::string::npos);
+  EXPECT_NE(refusal("plain", "bitsandbytes").find("give int8 or int4"), std::string::npos);
+  EXPECT_NE(refusal("awq", "int8").find("no projection"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace inferd::store
