@@ -49,6 +49,8 @@ struct SchedulerConfig {
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 512;
   std::int64_t max_waiting = 1024;
+  std::int64_t max_waiting_tokens = 0;     // of prompts; 0: no limit
+  std::int64_t max_predicted_wait_ms = 0;  // 0: no limit
   bool enable_prefix_caching = true;
   std::int64_t step_deadline_ms = 30'000;
   std::int64_t queue_deadline_ms = 0;  // 0: none
@@ -95,6 +97,7 @@ struct GrpcConfig {
 struct TenantConfig {
   std::vector<std::string> api_key;
   std::string api_key_file;
+  bool trust_tenant_header = false;
   std::string usage_db;                // SQLite file; empty: none
   std::string usage_log;               // JSON lines; empty: none
   std::int64_t usage_keep_days = 400;  // rows of usage_db; 0: for ever

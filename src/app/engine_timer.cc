@@ -172,7 +172,7 @@ Result<> EngineTimer::Submit(std::int64_t streams, std::int64_t context, std::in
     request.sampling.temperature = 0;
     request.max_tokens = static_cast<std::int32_t>(max_tokens);
     request.ignore_eos = true;
-    INFERD_TRY(service_->Submit(std::move(request)));
+    INFERD_TRY(service_->Submit(std::move(request), nullptr));
   }
   return {};
 }

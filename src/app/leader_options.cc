@@ -133,6 +133,8 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);
   options.max_waiting = config.scheduler.max_waiting;
+  options.max_waiting_tokens = config.scheduler.max_waiting_tokens;
+  options.max_predicted_wait_ms = config.scheduler.max_predicted_wait_ms;
   options.prefix_cache = config.scheduler.enable_prefix_caching;
   INFERD_ASSIGN(const Speculation speculation,
                 ParseSpeculativeConfig(config.scheduler.speculative_config));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/settings.h"
 
+#include "app/front_settings.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -164,50 +165,64 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
 }
 
 void AddScheduler(SchedulerConfig* s, std::vector<Setting>* out) {
-  out->insert(out->end(),
-              {
-                  {"scheduler.max_num_seqs",
-                   {"--max-num-seqs"},
-                   "Sequences that run at once, per replica",
-                   &s->max_num_seqs,
-                   1,
-                   65'536},
-                  {"scheduler.max_num_batched_tokens",
-                   {"--max-num-batched-tokens"},
-                   "Tokens per step",
-                   &s->max_num_batched_tokens,
-                   1,
-                   1 << 20},
-                  {"scheduler.max_waiting",
-                   {"--max-waiting"},
-                   "Sequences that may wait, per replica; beyond: 429",
-                   &s->max_waiting,
-                   1,
-                   kInt32},
-                  {"scheduler.enable_prefix_caching",
-                   {"--enable-prefix-caching"},
-                   "Keep the KV of finished prompts for later ones that begin alike",
-                   &s->enable_prefix_caching},
-                  {"scheduler.step_deadline_ms",
-                   {"--step-deadline-ms"},
-                   "A worker that takes longer for a step is replaced",
-                   &s->step_deadline_ms,
-                   100,
-                   3'600'000},
-                  {"scheduler.queue_deadline_ms",
-                   {"--queue-deadline-ms"},
-                   "A request that waits longer is refused; 0: no limit",
-                   &s->queue_deadline_ms,
-                   0,
-                   kInt32},
-                  {"scheduler.speculative_config",
-                   {"--speculative-config"},
-                   "Guess tokens ahead and check several in one step, as JSON; the text stays the "
-                   "same. {\"method\": \"ngram\", \"num_speculative_tokens\": 5} guesses by what "
-                   "followed the same words before; also prompt_lookup_max, prompt_lookup_min "
-                   "(words that must match), adaptive (guess only while it pays: true)",
-                   &s->speculative_config},
-              });
+  out->insert(
+      out->end(),
+      {
+          {"scheduler.max_num_seqs",
+           {"--max-num-seqs"},
+           "Sequences that run at once, per replica",
+           &s->max_num_seqs,
+           1,
+           65'536},
+          {"scheduler.max_num_batched_tokens",
+           {"--max-num-batched-tokens"},
+           "Tokens per step",
+           &s->max_num_batched_tokens,
+           1,
+           1 << 20},
+          {"scheduler.max_waiting",
+           {"--max-waiting"},
+           "Sequences that may wait, per replica; beyond: 429",
+           &s->max_waiting,
+           1,
+           kInt32},
+          {"scheduler.max_waiting_tokens",
+           {"--max-waiting-tokens"},
+           "Tokens of prompts that may wait, per replica; beyond: 429; 0: no limit",
+           &s->max_waiting_tokens,
+           0,
+           std::int64_t{1} << 40},
+          {"scheduler.max_predicted_wait_ms",
+           {"--max-predicted-wait-ms"},
+           "A request that would wait longer for its turn, by the rate of the last seconds, "
+           "gets a 429 at once; 0: no limit",
+           &s->max_predicted_wait_ms,
+           0,
+           kInt32},
+          {"scheduler.enable_prefix_caching",
+           {"--enable-prefix-caching"},
+           "Keep the KV of finished prompts for later ones that begin alike",
+           &s->enable_prefix_caching},
+          {"scheduler.step_deadline_ms",
+           {"--step-deadline-ms"},
+           "A worker that takes longer for a step is replaced",
+           &s->step_deadline_ms,
+           100,
+           3'600'000},
+          {"scheduler.queue_deadline_ms",
+           {"--queue-deadline-ms"},
+           "A request that waits longer is refused; 0: no limit",
+           &s->queue_deadline_ms,
+           0,
+           kInt32},
+          {"scheduler.speculative_config",
+           {"--speculative-config"},
+           "Guess tokens ahead and check several in one step, as JSON; the text stays the "
+           "same. {\"method\": \"ngram\", \"num_speculative_tokens\": 5} guesses by what "
+           "followed the same words before; also prompt_lookup_max, prompt_lookup_min "
+           "(words that must match), adaptive (guess only while it pays: true)",
+           &s->speculative_config},
+      });
 }
 
 void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
@@ -247,180 +262,6 @@ void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
            &c->peer_timeout_s,
            1,
            86'400},
-      });
-}
-
-void AddHttp(HttpConfig* h, std::vector<Setting>* out) {
-  out->insert(
-      out->end(),
-      {
-          {"http.host", {"--host"}, "Address to listen on", &h->host},
-          {"http.port", {"--port"}, "Port of the HTTP API; 0: any free one", &h->port, 0, 65'535},
-          {"http.port_file",
-           {"--port-file"},
-           "File that the port is written to once it is open",
-           &h->port_file},
-          {"http.io_threads", {"--io-threads"}, "Threads for connections", &h->io_threads, 1, 64},
-          {"http.request_threads",
-           {"--request-threads"},
-           "Threads that parse and tokenise",
-           &h->request_threads,
-           1,
-           64},
-          {"http.max_connections",
-           {"--max-connections"},
-           "Open connections per I/O thread",
-           &h->max_connections,
-           1,
-           1'000'000},
-          {"http.max_body_bytes",
-           {"--max-body-bytes"},
-           "Largest request body",
-           &h->max_body_bytes,
-           1024,
-           1 << 30},
-          {"http.allowed_hosts",
-           {"--allowed-hosts"},
-           "Host names answered besides localhost when bound to loopback, comma-separated; * for "
-           "any",
-           &h->allowed_hosts},
-          {"http.allowed_origins",
-           {"--allowed-origins"},
-           "Origins of web pages that may use the API (CORS), comma-separated, as "
-           "https://app.example; * for any",
-           &h->allowed_origins},
-          {"http.strict_requests",
-           {"--strict-requests"},
-           "Refuse requests that have fields this server does not know, instead of ignoring them",
-           &h->strict_requests},
-          {"http.uds",
-           {"--uds"},
-           "Listen on a Unix socket at this path instead of --host and --port",
-           &h->uds},
-          {"http.ssl_certfile",
-           {"--ssl-certfile"},
-           "TLS: PEM file with the certificate and its chain",
-           &h->ssl_certfile},
-          {"http.ssl_keyfile",
-           {"--ssl-keyfile"},
-           "TLS: PEM file with the certificate's private key",
-           &h->ssl_keyfile},
-          {"http.ssl_ca_certs",
-           {"--ssl-ca-certs"},
-           "TLS: PEM file with authorities; clients must show a certificate of one of them",
-           &h->ssl_ca_certs},
-          {"http.enable_ssl_refresh",
-           {"--enable-ssl-refresh"},
-           "TLS: load the files again when they change; new connections use them",
-           &h->enable_ssl_refresh},
-          {"http.heartbeat_s",
-           {"--stream-heartbeat"},
-           "Seconds without an event after which a stream sends the comment `: ping`; 0: never",
-           &h->heartbeat_s,
-           0,
-           3600},
-          {"http.access_log", {"--access-log"}, "Log one line per request", &h->access_log},
-          {"http.drain_delay_s",
-           {"--drain-delay"},
-           "Seconds after SIGTERM in which requests are still taken, while readiness is off",
-           &h->drain_delay_s,
-           0,
-           3600},
-          {"http.shutdown_timeout_s",
-           {"--shutdown-timeout"},
-           "Seconds that running requests get once new ones are refused",
-           &h->shutdown_timeout_s,
-           0,
-           86'400},
-      });
-}
-
-void AddGrpc(GrpcConfig* g, std::vector<Setting>* out) {
-  out->insert(
-      out->end(),
-      {
-          {"grpc.port",
-           {"--grpc-port"},
-           "Port of the gRPC API; 0: any free one; none: no gRPC; auto: 8001, or with --port 0 any "
-           "free one",
-           &g->port},
-          {"grpc.port_file",
-           {"--grpc-port-file"},
-           "File that the gRPC port is written to once it is open",
-           &g->port_file},
-      });
-}
-
-void AddBatch(BatchConfig* b, std::vector<Setting>* out) {
-  out->insert(out->end(),
-              {
-                  {"batch.files_dir",
-                   {"--files-dir"},
-                   "Folder for /v1/files and /v1/batches, of this server alone; empty: it has "
-                   "neither",
-                   &b->files_dir},
-                  {"batch.max_file_bytes",
-                   {"--max-file-bytes"},
-                   "Largest file that may be uploaded",
-                   &b->max_file_bytes,
-                   1,
-                   std::int64_t{1} << 30},
-                  {"batch.max_files_bytes",
-                   {"--max-files-bytes"},
-                   "Bytes of all files together; uploads that go beyond are refused",
-                   &b->max_files_bytes,
-                   1},
-                  {"batch.max_files",
-                   {"--max-files"},
-                   "Number of files; uploads beyond are refused",
-                   &b->max_files,
-                   1,
-                   1'000'000},
-                  {"batch.max_num_seqs",
-                   {"--batch-max-num-seqs"},
-                   "Requests of batches that run at once, behind all others",
-                   &b->max_num_seqs,
-                   1,
-                   4096},
-              });
-}
-
-void AddTenant(TenantConfig* t, LogConfig* log, std::vector<Setting>* out) {
-  out->insert(
-      out->end(),
-      {
-          {.key = "tenant.api_key",
-           .flags = {"--api-key"},
-           .help = "Keys that clients must send one of, comma-separated; better set INFERD_API_KEY "
-                   "than a flag that others can see. Never printed",
-           .value = &t->api_key,
-           .secret = true},
-          {"tenant.api_key_file",
-           {"--api-key-file"},
-           "YAML file of named keys with scopes and limits (docs/security.md); read again when it "
-           "changes",
-           &t->api_key_file},
-          {"tenant.usage_db",
-           {"--usage-db"},
-           "SQLite file that gets a row per request, for `inferd usage`; empty: none",
-           &t->usage_db},
-          {"tenant.usage_log",
-           {"--usage-log"},
-           "File that gets a JSON line per request; empty: none",
-           &t->usage_log},
-          {"tenant.usage_keep_days",
-           {"--usage-keep-days"},
-           "Days that rows of the usage file are kept; 0: for ever",
-           &t->usage_keep_days,
-           0,
-           36'500},
-          {"log.level",
-           {"--log-level"},
-           "Smallest level that is logged",
-           &log->level,
-           0,
-           0,
-           {"debug", "info", "warning", "error"}},
       });
 }
 
@@ -529,10 +370,7 @@ std::vector<Setting> Settings(Config* config) {
   AddWorker(&config->worker, &settings);
   AddScheduler(&config->scheduler, &settings);
   AddCluster(&config->cluster, &settings);
-  AddHttp(&config->http, &settings);
-  AddGrpc(&config->grpc, &settings);
-  AddBatch(&config->batch, &settings);
-  AddTenant(&config->tenant, &config->log, &settings);
+  AddFrontSettings(config, &settings);
   return settings;
 }
 

@@ -53,11 +53,13 @@ Result<Tenancy> OpenTenancy(const TenantConfig& config,
     return InvalidArgument("{} has no keys; a server that nobody may use is not started",
                            config.api_key_file);
   }
-  if (ledger == nullptr && keys.empty()) {
+  if (ledger == nullptr && keys.empty() && !config.trust_tenant_header) {
     return tenancy;
   }
   tenancy.gate = std::make_shared<tenant::Gate>(
-      tenant::GateOptions{.model_name = model_name, .model_version = model_version},
+      tenant::GateOptions{.model_name = model_name,
+                          .model_version = model_version,
+                          .trust_tenants = config.trust_tenant_header},
       std::move(keys),
       std::move(ledger),
       &base::SteadyClock::Get());

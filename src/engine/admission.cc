@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the queue to a row: strictly in order of RunsBefore, so the head of the queue is never
+// From the queue to a row: strictly in the order of FairQueue, so the head of the queue is never
 // overtaken. A sequence gets pages for all its known tokens at once; only decoding can run out of
 // pages later.
 #include "base/check.h"
@@ -31,7 +31,7 @@ bool Scheduler::Impl::HasPlaceFor(const Group& group, const Sequence& sequence) 
 
 void Scheduler::Impl::Admit() {
   while (!waiting_.empty() && !admission_blocked_) {
-    Sequence* sequence = *waiting_.begin();
+    Sequence* sequence = waiting_.First();
     const auto has_place = [&](const auto& group) { return HasPlaceFor(*group, *sequence); };
     if (std::none_of(groups_.begin(), groups_.end(), has_place)) {
       return;
@@ -41,7 +41,6 @@ void Scheduler::Impl::Admit() {
       admission_blocked_ = all_tried && !PreemptFor(*sequence);
       return;
     }
-    waiting_.erase(waiting_.begin());
   }
 }
 
@@ -107,9 +106,9 @@ bool Scheduler::Impl::TryAdmitTo(Sequence* sequence, std::int32_t group_index) {
   sequence->next_position = sequence->num_computed = num_hits * options_.page_size;
   sequence->expected_tokens = num_tokens;
   sequence->last_step = sequence->sample_step = -1;
+  waiting_.Serve(sequence);
   if (!sequence->planned_once) {
     sequence->planned_once = true;
-    fair_order_.Served(sequence->request.priority, sequence->turn);
     sequence->admitted_ns = clock_.NowNs();
     sequence->num_cached = std::min(sequence->next_position, sequence->num_prompt);
   }

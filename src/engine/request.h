@@ -35,10 +35,11 @@ struct SequenceRequest {
   std::vector<std::int32_t> eos_tokens;
   std::vector<std::int32_t> stop_tokens;
   std::int32_t priority = 0;  // lower runs first and may preempt higher
-  /// Whose it is: at equal priority tenants are served in turn, and so are the users of each
-  /// (FairOrder).
+  /// Whose it is: at equal priority tenants get shares of the tokens by weight, and the users of
+  /// each an equal part of its share (FairQueue).
   std::string tenant;
   std::string user;
+  std::int32_t weight = 1;  // of the tenant's share (without a tenant: of the user's), at least 1
   /// On the scheduler's clock; 0: none. `queue_deadline_ns`: the first step must be planned by
   /// then. `deadline_ns`: the sequence must have ended by then, whatever its state. Both end it
   /// with kDeadlineExceeded.
@@ -54,6 +55,13 @@ struct SequenceRequest {
   /// else empty.
   std::vector<Hash128> prefix_keys;
 };
+
+/// Tokens that a sequence is likely to take, for shares and predictions. What a request may have
+/// says little about what it will have, so not all of it counts.
+constexpr std::int64_t LikelyCost(std::int64_t num_prompt, std::int64_t max_output) {
+  constexpr std::int64_t kMostOutput = 512;
+  return num_prompt + (max_output < kMostOutput ? max_output : kMostOutput);
+}
 
 /// A planned sample of a constrained sequence for which the tokens before it are known now: the
 /// sampler waits for a mask. Every such sample gets exactly one request, before its step can end.

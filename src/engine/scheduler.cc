@@ -13,9 +13,6 @@ namespace inferd::engine {
 namespace {
 
 constexpr std::int64_t kMaxReservedOutput = 1024;
-/// Output that a turn is charged for at most: what a request may have says little about what it
-/// will have.
-constexpr std::int64_t kMaxChargedOutput = 512;
 
 }  // namespace
 
@@ -102,9 +99,9 @@ Result<> Scheduler::Impl::Add(SequenceRequest request) {
     sequence->request.num_speculative_tokens = 0;  // a mask is made for one token at a time
   }
   const SequenceRequest& own = sequence->request;
-  sequence->cost = sequence->num_prompt +
-                   std::min(sequence->max_tokens_total - sequence->num_prompt, kMaxChargedOutput);
-  sequence->turn = fair_order_.Arrive(own.priority, own.tenant, own.user, sequence->cost);
+  waiting_.Arrive(
+      sequence,
+      LikelyCost(sequence->num_prompt, sequence->max_tokens_total - sequence->num_prompt));
   if (own.queue_deadline_ns != 0) {
     deadlines_.insert({own.queue_deadline_ns, own.id, true});
   }
@@ -138,10 +135,10 @@ void Scheduler::Impl::Enqueue(Sequence* sequence) {
     }
   }
   sequence->state = SequenceState::kWaiting;
-  if (waiting_.empty() || RunsBefore()(sequence, *waiting_.begin())) {
+  waiting_.Push(sequence);
+  if (waiting_.First() == sequence) {
     admission_blocked_ = false;
   }
-  waiting_.insert(sequence);
 }
 
 // Lets the first `count` held siblings into the queue.
@@ -149,7 +146,7 @@ void Scheduler::Impl::Unhold(Fork* fork, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     Sequence* sibling = fork->held[i];
     sibling->state = SequenceState::kWaiting;
-    waiting_.insert(sibling);
+    waiting_.Push(sibling);
     --num_held_;
   }
   fork->held.erase(fork->held.begin(), fork->held.begin() + static_cast<std::ptrdiff_t>(count));
@@ -244,15 +241,17 @@ void Scheduler::Impl::MarkFinished(Sequence* sequence, FinishReason reason) {
   if (request.deadline_ns != 0) {
     deadlines_.erase({request.deadline_ns, request.id, false});
   }
-  fair_order_.Leave(
-      request.priority, request.tenant, request.user, sequence->planned_once ? 0 : sequence->cost);
   AskForMask(sequence, false);
   sequence->planned_samples.clear();
   LeaveFork(sequence);
   if (sequence->state == SequenceState::kWaiting) {
-    waiting_.erase(sequence);
+    waiting_.Remove(sequence);
     admission_blocked_ = false;
   }
+  const std::int64_t num_prompt_run = sequence->answered_once
+                                          ? sequence->num_prompt
+                                          : std::min(sequence->num_computed, sequence->num_prompt);
+  waiting_.Leave(sequence, num_prompt_run + sequence->num_output());
   if (sequence->is_running()) {
     LeaveRow(sequence);
   }
@@ -303,7 +302,7 @@ void Scheduler::Impl::Drained(Sequence* sequence) {
     return;
   }
   sequence->state = SequenceState::kWaiting;
-  waiting_.insert(sequence);
+  waiting_.Push(sequence);
   admission_blocked_ = false;
 }
 
@@ -335,7 +334,7 @@ void Scheduler::Impl::Reset(std::uint64_t generation) {
   next_step_ = 0;
   in_flight_.clear();
   mask_requests_.clear();
-  waiting_.clear();
+  waiting_.Clear();
   forks_.clear();
   num_held_ = 0;
   admission_blocked_ = false;
@@ -351,7 +350,13 @@ void Scheduler::Impl::Reset(std::uint64_t generation) {
     sequence->outstanding = 0;
     order.push_back(sequence.get());
   }
-  std::sort(order.begin(), order.end(), RunsBefore());
+  // Those that had a row first: of siblings the one that had begun computes the prompt again.
+  std::sort(order.begin(), order.end(), [](const Sequence* a, const Sequence* b) {
+    if (a->planned_once != b->planned_once) {
+      return a->planned_once;
+    }
+    return a->planned_once ? RunsBefore()(a, b) : a->order < b->order;
+  });
   for (Sequence* sequence : order) {
     Enqueue(sequence);
   }

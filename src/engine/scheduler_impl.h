@@ -4,7 +4,7 @@
 #pragma once
 
 #include "engine/block_manager.h"
-#include "engine/fair_order.h"
+#include "engine/fair_queue.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
@@ -164,8 +164,7 @@ class Scheduler::Impl {
   bool admission_blocked_ = false;
   std::unordered_map<std::uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::vector<std::unique_ptr<Group>> groups_;
-  std::set<Sequence*, RunsBefore> waiting_;
-  FairOrder fair_order_;
+  FairQueue waiting_;
   std::unordered_map<std::uint64_t, Fork> forks_;
   std::set<Deadline> deadlines_;
   std::deque<StepInFlight> in_flight_;     // steps [next_step_ - size, next_step_)

@@ -11,6 +11,8 @@
 
 namespace inferd::engine {
 
+struct FairUser;
+
 /// kHeld -> kWaiting: the sibling that computes the shared prompt is done.
 /// kWaiting -> kPrefill: given a row and pages for all its tokens.
 /// kPrefill -> kDecode: the last known token is planned.
@@ -62,8 +64,9 @@ struct alignas(64) Sequence {
   std::vector<std::int32_t> pages;
   std::uint64_t chain_serial = BlockManager::kRoot;  // of block num_committed - 1
   std::int64_t num_hit_pages = 0;          // leading pages taken from the cache at this admission
-  std::int64_t turn = 0;                   // among those of its priority (FairOrder)
-  std::int64_t cost = 0;                   // that the turn was made of
+  std::int64_t turn = 0;                   // virtual time of its first row (FairQueue)
+  std::int64_t cost = 0;                   // charged for it
+  FairUser* fair_user = nullptr;           // the queue's
   std::int64_t order = 0;                  // of arrival
   std::int64_t admitted_ns = 0;            // first time it got a row; 0: not yet
   std::int64_t prompt_logprobs_given = 1;  // positions below; position 0 has none
@@ -80,8 +83,9 @@ struct alignas(64) Sequence {
   }
 };
 
-/// Who goes first: better (lower) priority, then earlier turn, then earlier arrival. A total order
-/// that is fixed when a sequence arrives, hence the first one always advances.
+/// Who goes first of those who have had a row: better (lower) priority, then earlier turn, then
+/// earlier arrival. A total order that is fixed with the first row, and turns never go back, hence
+/// the first one always advances. Who gets a first row is for FairQueue to say.
 struct RunsBefore {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->request.priority != b->request.priority) {

@@ -85,7 +85,8 @@ struct GenerateRequest {
   std::vector<std::int32_t> stop_token_ids;           // beside the model's own end ids
   std::int32_t priority = 0;                          // lower goes first
   std::string tenant;                                 // whose key it is; empty: no keys
-  std::string user;  // the tenant's end user: who are served in turn at equal priority
+  std::string user;         // the tenant's end user: who are served in turn at equal priority
+  std::int32_t weight = 1;  // of the tenant's share, at least 1
   std::int64_t queue_deadline_ms = 0;  // 0: the server's default
   std::string cache_salt;              // part of the prefix cache's key, with the tenant
 };
@@ -114,17 +115,25 @@ struct ReplicaStats {
   std::uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   std::uint64_t preemptions = 0, steps = 0, restarts = 0;
   std::uint64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // guesses ahead
+  std::int64_t waiting_tokens = 0;     // of prompts without their first token
+  std::int64_t predicted_wait_ms = 0;  // of a newcomer without a tenant at priority 0
   std::uint64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_error = 0;
+};
+
+/// Of a request that was refused for the load.
+struct Refusal {
+  std::int64_t retry_after_ms = 0;  // until it is likely to be taken; 0: not known
 };
 
 class InferenceService {
  public:
   virtual ~InferenceService() = default;
 
-  /// Thread-safe, does not block. Errors come at once: kResourceExhausted (queue full: 429),
+  /// Thread-safe, does not block. Errors come at once: kResourceExhausted (the load: 429),
   /// kUnavailable (not ready, draining: 503), kInvalidArgument (prompt and max_tokens do not fit,
   /// with the numbers). After success events follow until every choice has finished.
-  virtual Result<> Submit(GenerateRequest request) = 0;
+  /// `refusal`, if not null, is filled in with kResourceExhausted.
+  virtual Result<> Submit(GenerateRequest request, Refusal* refusal) = 0;
   /// Thread-safe. Ends the choice (or all with choice -1) within one step; no further events are
   /// promised.
   virtual void Cancel(StreamId stream, std::int32_t choice) = 0;

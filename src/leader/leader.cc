@@ -95,7 +95,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
   // ---- InferenceService
 
-  Result<> Submit(GenerateRequest request) override {
+  Result<> Submit(GenerateRequest request, Refusal* refusal) override {
     if (draining_.load()) {
       return Unavailable("the server is shutting down");
     }
@@ -115,7 +115,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       return Unavailable("no replica is ready");
     }
     Result<> submitted = replicas_[static_cast<std::size_t>(index)]->Submit(
-        std::move(request), std::move(keys), cost);
+        std::move(request), std::move(keys), cost, refusal);
     if (!submitted.ok()) {
       const std::lock_guard lock(router_mutex_);
       router_->Finished(index, cost);
@@ -400,6 +400,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       replica.eos_tokens = options_.model.eos_ids;
       replica.num_speculative_tokens = options_.num_speculative_tokens;
       replica.vocab_size = options_.model.vocab_size;
+      replica.max_waiting_tokens = options_.max_waiting_tokens;
+      replica.max_predicted_wait_ms = options_.max_predicted_wait_ms;
       replicas_.push_back(std::make_unique<Replica>(
           std::move(replica), this, &hasher_, [this, r](std::int64_t cost) {
             const std::lock_guard lock(router_mutex_);

@@ -32,7 +32,10 @@ struct LeaderOptions {
   std::int32_t max_num_batched_tokens = 512;
   std::int64_t max_model_len =
       0;  // 0: what the model was trained for, lowered to what the memory holds
-  std::int64_t max_waiting = 1024;  // sequences that may queue per replica
+  std::int64_t max_waiting = 1024;      // sequences that may queue per replica
+  std::int64_t max_waiting_tokens = 0;  // of prompts that may queue per replica; 0: no limit
+  std::int64_t max_predicted_wait_ms =
+      0;                            // a request that would queue longer is refused; 0: none is
   std::int64_t kv_cache_bytes = 0;  // per host; 0: a quarter of the available memory, at most 4 GiB
   /// Memory of each device that a rank may fill; 0: the host's memory counts. What weights and
   /// activations leave goes to the KV cache, unless kv_cache_bytes says how much.

@@ -13,6 +13,8 @@ namespace inferd::leader {
 namespace {
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr std::int64_t kMinRetryAfterMs = 50;
+constexpr std::int64_t kMaxRetryAfterMs = 120'000;
 /// Timers (deadlines, respawns) are looked at this often while there is anything to wait for.
 constexpr std::chrono::milliseconds kTimerPeriod{20};
 constexpr std::chrono::milliseconds kIdlePeriod{500};
@@ -53,7 +55,8 @@ void Replica::Stop() {
 
 Result<> Replica::Submit(GenerateRequest request,
                          std::vector<engine::Hash128> keys,
-                         std::int64_t cost_tokens) {
+                         std::int64_t cost_tokens,
+                         Refusal* refusal) {
   const Phase now = phase_.load();
   if (now != Phase::kReady && now != Phase::kRecovering) {
     return Unavailable("the model is not ready; ask /readyz and try again");
@@ -66,13 +69,69 @@ Result<> Replica::Submit(GenerateRequest request,
         request.n,
         limit);
   }
-  const std::int64_t before = admitted_.fetch_add(request.n);
+  std::vector<engine::Backlog::Place> places;
+  INFERD_TRY(TakePlaces(request, &places, refusal));
+  mailbox_.Post(SubmitEvent{std::move(request), std::move(keys), cost_tokens, std::move(places)});
+  return {};
+}
+
+/// One for each choice, or none and why not.
+Result<> Replica::TakePlaces(const GenerateRequest& request,
+                             std::vector<engine::Backlog::Place>* places,
+                             Refusal* refusal) {
+  const auto num_prompt = static_cast<std::int64_t>(request.prompt.size());
+  engine::WaitingWork work{
+      .priority = request.priority,
+      .share = request.tenant.empty() ? "u" + request.user : "t" + request.tenant,
+      .weight = request.weight,
+      .prompt_tokens = num_prompt,
+      .cost = engine::LikelyCost(num_prompt, request.max_tokens),
+  };
+  const std::lock_guard lock(backlog_mutex_);
+  const std::int64_t now_ns = clock_.NowNs();
+  const auto refuse = [&](std::optional<std::int64_t> soonest_ns) {
+    if (refusal != nullptr && soonest_ns) {
+      const std::int64_t ms = backlog_.AppointNs(*soonest_ns, work.cost, now_ns) / kNsPerMs;
+      refusal->retry_after_ms = std::clamp(ms, kMinRetryAfterMs, kMaxRetryAfterMs);
+    }
+  };
+  const std::int64_t limit = options_.scheduler.max_waiting;
+  const std::int64_t before = admitted_.load();
   if (before + request.n > limit) {
-    admitted_.fetch_sub(request.n);
+    refuse(backlog_.NsUntilLeft(before + request.n - limit, 0));
     return ResourceExhausted(
         "{} sequences are running or queued, at most {} are taken; try again later", before, limit);
   }
-  mailbox_.Post(SubmitEvent{std::move(request), std::move(keys), cost_tokens});
+  // A prompt longer than the limit is let in when nothing else waits.
+  const std::int64_t waiting_tokens = backlog_.prompt_tokens();
+  if (options_.max_waiting_tokens > 0 && waiting_tokens > 0 &&
+      waiting_tokens + num_prompt > options_.max_waiting_tokens) {
+    refuse(backlog_.NsUntilLeft(
+        0, std::min(waiting_tokens, waiting_tokens + num_prompt - options_.max_waiting_tokens)));
+    return ResourceExhausted(
+        "prompts of {} tokens wait and this one has {}, at most {} are taken; try again later",
+        waiting_tokens,
+        num_prompt,
+        options_.max_waiting_tokens);
+  }
+  if (options_.max_predicted_wait_ms > 0) {
+    const std::int64_t wait_ns = backlog_.WaitNs(work, now_ns);
+    const std::int64_t most_ns = options_.max_predicted_wait_ms * kNsPerMs;
+    if (wait_ns > most_ns) {
+      refuse(wait_ns - most_ns);
+      return ResourceExhausted(
+          "this request would wait about {} ms for its turn, at most {} ms are taken; try again "
+          "later",
+          wait_ns / kNsPerMs,
+          options_.max_predicted_wait_ms);
+    }
+  }
+  admitted_.fetch_add(request.n);
+  for (std::int32_t choice = 0; choice < request.n; ++choice) {
+    places->push_back(backlog_.Arrive(work, now_ns));
+    work.prompt_tokens = 0;  // the siblings take it from the prefix cache
+    work.cost = engine::LikelyCost(0, request.max_tokens);
+  }
   return {};
 }
 
@@ -107,9 +166,15 @@ Error Replica::failure() const {
 }
 
 ReplicaStats Replica::stats() const {
-  const std::lock_guard lock(stats_mutex_);
-  ReplicaStats stats = stats_;
+  ReplicaStats stats;
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats = stats_;
+  }
   stats.phase = phase_.load();
+  const std::lock_guard lock(backlog_mutex_);
+  stats.waiting_tokens = backlog_.prompt_tokens();
+  stats.predicted_wait_ms = backlog_.WaitNs({.share = "u"}, clock_.NowNs()) / kNsPerMs;
   return stats;
 }
 
@@ -185,6 +250,7 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.priority = request.priority;
     sequence.tenant = request.tenant;
     sequence.user = request.user;
+    sequence.weight = request.weight;
     if (request.queue_deadline_ms > 0) {
       sequence.queue_deadline_ns = clock_.NowNs() + request.queue_deadline_ms * kNsPerMs;
     }
@@ -192,8 +258,10 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.fork_key = request.n > 1 ? first : 0;
     sequence.prefix_keys = event.keys;
     const std::uint64_t id = sequence.id;
+    places_.emplace(id, std::move(event.places[static_cast<std::size_t>(choice)]));
     if (Result<> added = scheduler_.Add(std::move(sequence)); !added.ok()) {
       table_.Fail(id, added.error());
+      LeaveBacklog(id, false);
       admitted_.fetch_sub(1);
     } else if (request.constraint != nullptr) {
       masks_.Add(id, request.constraint);
@@ -370,6 +438,7 @@ void Replica::FailAll(const Error& error) {
 void Replica::FailSequence(std::uint64_t id, const Error& error) {
   scheduler_.Cancel(id);
   table_.Fail(id, error);
+  LeaveBacklog(id, false);
   admitted_.fetch_sub(1);
 }
 
@@ -392,6 +461,9 @@ void Replica::TakeEngineEvents() {
     // A sequence that FailAll has ended already is unknown to the table and counted there.
     const bool ends = event.finish != engine::FinishReason::kNone;
     ended += ends && table_.Knows(event.id) ? 1 : 0;
+    if (event.first || ends) {
+      LeaveBacklog(event.id, event.first || event.finish == engine::FinishReason::kLength);
+    }
     if (ends) {
       masks_.Remove(event.id);
     } else if (event.token >= 0) {
@@ -400,6 +472,21 @@ void Replica::TakeEngineEvents() {
   }
   table_.Take(token_events_);
   admitted_.fetch_sub(ended);
+}
+
+/// Of a sequence that has its first token (`begins`), or has ended without.
+void Replica::LeaveBacklog(std::uint64_t id, bool begins) {
+  const auto it = places_.find(id);
+  if (it == places_.end()) {
+    return;
+  }
+  const std::lock_guard lock(backlog_mutex_);
+  if (begins) {
+    backlog_.Begin(it->second, clock_.NowNs());
+  } else {
+    backlog_.Leave(it->second, clock_.NowNs());
+  }
+  places_.erase(it);
 }
 
 void Replica::MakeMasks() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/clock.h"
+#include "engine/backlog.h"
 #include "engine/prefix_hasher.h"
 #include "engine/scheduler.h"
 #include "inferd/result.h"
@@ -22,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -42,6 +44,8 @@ struct ReplicaOptions {
   std::int64_t recovery_deadline_ms = 300'000;
   /// A first load that fails this often fails the server.
   int max_load_failures = 1;
+  std::int64_t max_waiting_tokens = 0;     // of prompts without their first token; 0: no limit
+  std::int64_t max_predicted_wait_ms = 0;  // 0: no limit
 };
 
 /// All public functions are thread-safe; the rest runs on the engine thread.
@@ -58,11 +62,12 @@ class Replica {
   /// Fails what is left with kUnavailable, asks the workers to end, and joins the thread.
   void Stop();
 
-  /// Admission: the bound on waiting requests is checked here, so that the caller learns it at
-  /// once.
+  /// Admission: the bounds on what waits are checked here, so that the caller learns it at once.
+  /// `refusal`, if not null, is filled in with kResourceExhausted.
   Result<> Submit(GenerateRequest request,
                   std::vector<engine::Hash128> keys,
-                  std::int64_t cost_tokens);
+                  std::int64_t cost_tokens,
+                  Refusal* refusal);
   void Cancel(StreamId stream, std::int32_t choice);
 
   // What the control server and the launchers report.
@@ -85,6 +90,7 @@ class Replica {
     GenerateRequest request;
     std::vector<engine::Hash128> keys;
     std::int64_t cost_tokens = 0;
+    std::vector<engine::Backlog::Place> places;  // [choice]
   };
   struct CancelEvent {
     StreamId stream;
@@ -112,6 +118,11 @@ class Replica {
     std::int64_t step = 0;
     std::int64_t sent_ns = 0;
   };
+
+  Result<> TakePlaces(const GenerateRequest& request,
+                      std::vector<engine::Backlog::Place>* places,
+                      Refusal* refusal);
+  void LeaveBacklog(std::uint64_t id, bool begins);
 
   void Loop();
   void Handle(SubmitEvent& event);
@@ -141,6 +152,8 @@ class Replica {
   std::atomic<bool> stop_{false};
   std::atomic<Phase> phase_{Phase::kStarting};
   std::atomic<std::int64_t> admitted_{0};  // sequences submitted and not ended
+  mutable std::mutex backlog_mutex_;
+  engine::Backlog backlog_;  // guarded by backlog_mutex_
   std::atomic<std::int64_t> bytes_done_{0}, bytes_total_{0};
   mutable std::mutex stats_mutex_;
   ReplicaStats stats_;                            // guarded by stats_mutex_
@@ -153,6 +166,7 @@ class Replica {
   engine::Scheduler scheduler_;
   RankSet ranks_;
   SequenceTable table_;
+  std::unordered_map<std::uint64_t, engine::Backlog::Place> places_;  // of those without a token
   std::uint64_t generation_ = 1;
   std::deque<SentStep> sent_;
   std::int64_t last_result_ns_ = 0;

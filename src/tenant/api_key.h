@@ -18,6 +18,9 @@ KeyDigest DigestOf(std::string_view key_text);
 /// What an operation asks of a key. kOpen: no key is needed; kAny: any valid one will do.
 enum class Scope : std::uint8_t { kOpen, kAny, kInference, kMetrics, kAdmin };
 
+/// Of a share, from a key file or a gateway.
+constexpr std::int32_t kMaxWeight = 1000;
+
 /// 0 means no limit.
 struct KeyLimits {
   std::int64_t requests_per_minute = 0;
@@ -32,9 +35,11 @@ struct ApiKey {
   bool inference = true;
   bool metrics = false;
   bool admin = false;               // includes the other two
+  bool gateway = false;             // may say for whom it asks (Ask::tenant)
   std::vector<std::string> models;  // as clients call them; empty: all
   KeyLimits limits;
   std::int32_t priority = 0;  // lower goes first
+  std::int32_t weight = 1;    // of its share among those of equal priority, 1 to kMaxWeight
   bool is_numbered = false;   // by its place in a list: the name may be another key's tomorrow
 
   /// Whom stored things belong to; stays over restarts, and over a new text under the same name.

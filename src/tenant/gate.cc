@@ -4,12 +4,15 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <limits>
 #include <utility>
 
 namespace inferd::tenant {
 namespace {
+
+constexpr std::size_t kMaxTenantBytes = 256;
 
 std::string_view ScopeName(Scope scope) {
   switch (scope) {
@@ -32,6 +35,27 @@ Result<> MayDo(const ApiKey& key, Scope scope) {
                             ScopeName(scope));
   }
   return {};
+}
+
+/// The name of a gateway's tenant beside all keys: no key's name has a line break.
+Result<std::string> TenantOf(std::string_view key_name, std::string_view tenant) {
+  if (tenant.size() > kMaxTenantBytes) {
+    return InvalidArgument(
+        "X-Inferd-Tenant has {} bytes; at most {} are taken", tenant.size(), kMaxTenantBytes);
+  }
+  return fmt::format("{}\n{}", key_name, tenant);
+}
+
+Result<std::int32_t> WeightOf(std::string_view text) {
+  std::int32_t weight = 1;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, weight);
+  if (!text.empty() && (error != std::errc() || at != end || weight < 1 || weight > kMaxWeight)) {
+    return InvalidArgument("X-Inferd-Weight is '{}'; it must be an integer from 1 to {}",
+                           text.substr(0, 20),
+                           kMaxWeight);
+  }
+  return weight;
 }
 
 std::int64_t UnixMs() {
@@ -90,11 +114,11 @@ std::int32_t Admission::PriorityFor(std::int32_t asked) const {
 }
 
 std::string Admission::CacheSaltFor(std::string_view asked) const {
-  if (!has_key_) {
+  if (tenant_.empty()) {
     return std::string(asked);
   }
   // The length keeps two pairs of name and salt from making one text.
-  return fmt::format("{}:{}:{}", key_name_.size(), key_name_, asked);
+  return fmt::format("{}:{}:{}", tenant_.size(), tenant_, asked);
 }
 
 void Admission::Settle(const Usage& usage) {
@@ -196,12 +220,18 @@ Result<std::shared_ptr<Admission>> Gate::AdmitKey(const ApiKey* key,
     admission->key_name_ = key->name;
     admission->owner_ = key->owner();
     admission->priority_ = key->priority;
+    admission->tenant_ = key->name;
+    admission->weight_ = key->weight;
     admission->models_ = key->models;
-    if (ask.scope == Scope::kInference) {
-      auto quota = QuotaOf(*key);
-      INFERD_TRY(quota->Begin(refusal));
-      admission->quota_ = std::move(quota);
-    }
+  }
+  if (!ask.tenant.empty() && (options_.trust_tenants || (key != nullptr && key->gateway))) {
+    INFERD_ASSIGN(admission->tenant_, TenantOf(admission->tenant_, ask.tenant));
+    INFERD_ASSIGN(admission->weight_, WeightOf(ask.weight));
+  }
+  if (key != nullptr && ask.scope == Scope::kInference) {
+    auto quota = QuotaOf(*key);
+    INFERD_TRY(quota->Begin(refusal));
+    admission->quota_ = std::move(quota);
   }
   if (ledger_ != nullptr) {
     UsageRecord& record = admission->record_;

@@ -28,6 +28,10 @@ struct Ask {
   Scope scope = Scope::kInference;
   std::string_view operation = {};   // for the ledger
   std::string_view request_id = {};  // for the ledger
+  /// For whom a gateway asks, and that one's weight, as the request carries them. Believed of keys
+  /// with the scope gateway and with GateOptions::trust_tenants, else as if they were not there.
+  std::string_view tenant = {};
+  std::string_view weight = {};
 };
 
 /// One admitted request. Its end (Settle, or destruction) gives back its place and its unused
@@ -43,6 +47,9 @@ class Admission {
   const std::string& owner() const { return owner_; }
   /// False: the server has no keys.
   bool has_key() const { return has_key_; }
+  /// Whose share of the model it takes: the key's name, or whom its gateway names; empty: nobody's.
+  const std::string& tenant() const { return tenant_; }
+  std::int32_t weight() const { return weight_; }
   /// kPermissionDenied when the key is not for this model, as the client called it.
   Result<> UseModel(std::string_view model) const;
   /// Sets aside prompt tokens plus the most that may be generated; kResourceExhausted fills
@@ -51,7 +58,7 @@ class Admission {
   Result<> Reserve(std::int64_t tokens, Refusal* refusal);
   /// A client can put itself behind its key's priority, not before it.
   std::int32_t PriorityFor(std::int32_t asked) const;
-  /// Keeps the prefix caches of keys apart: a key cannot learn by timing what another one asked.
+  /// Keeps the prefix caches of tenants apart: none can learn by timing what another one asked.
   std::string CacheSaltFor(std::string_view asked) const;
   /// The request is over. Later calls do nothing.
   void Settle(const Usage& usage);
@@ -66,6 +73,8 @@ class Admission {
   std::string key_name_;
   std::string owner_;
   bool has_key_ = false;
+  std::string tenant_;
+  std::int32_t weight_ = 1;
   std::int32_t priority_ = 0;
   std::vector<std::string> models_;
   std::shared_ptr<Quota> quota_;       // null: no key, or an operation that is not counted
@@ -77,8 +86,9 @@ class Admission {
 };
 
 struct GateOptions {
-  std::string model_name;     // what the ledger calls the model
-  std::string model_version;  // empty: not known
+  std::string model_name;      // what the ledger calls the model
+  std::string model_version;   // empty: not known
+  bool trust_tenants = false;  // whoever can ask may say for whom
 };
 
 /// Any thread.
@@ -92,7 +102,8 @@ class Gate {
        const base::Clock* clock);
 
   /// Operations of scope kInference count as requests and hold a place until they end.
-  /// kUnauthenticated, kPermissionDenied, or kResourceExhausted with `refusal` filled in.
+  /// kUnauthenticated, kPermissionDenied, kInvalidArgument for a gateway's bad word about a tenant,
+  /// or kResourceExhausted with `refusal` filled in.
   Result<std::shared_ptr<Admission>> Admit(const Ask& ask, Refusal* refusal);
 
   /// Whether this key may do that at all; counts nothing.

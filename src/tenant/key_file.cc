@@ -87,6 +87,11 @@ class EntryReader {
       }
       return {};
     }
+    if (name == "weight") {
+      INFERD_ASSIGN(const std::int64_t weight, ReadInt(name, value, 1, kMaxWeight));
+      key->weight = static_cast<std::int32_t>(weight);
+      return {};
+    }
     if (name == "priority") {
       constexpr std::int64_t kPriority = 1'000'000;
       INFERD_ASSIGN(const std::int64_t priority, ReadInt(name, value, -kPriority, kPriority));
@@ -100,7 +105,7 @@ class EntryReader {
     if (limit == nullptr) {
       return InvalidArgument(
           "{}: unknown field '{}'; the fields are name, sha256, scopes, models, "
-          "requests_per_minute, tokens_per_minute, max_concurrency and priority",
+          "requests_per_minute, tokens_per_minute, max_concurrency, priority and weight",
           where_,
           name);
     }
@@ -123,18 +128,22 @@ class EntryReader {
 
   Result<> ReadScopes(const YAML::Node& value, ApiKey* key) const {
     if (!value.IsSequence()) {
-      return InvalidArgument("{}: scopes must be a list of inference, metrics and admin", where_);
+      return InvalidArgument("{}: scopes must be a list of inference, metrics, admin and gateway",
+                             where_);
     }
     key->inference = false;
     for (const auto& item : value) {
       const auto scope = item.as<std::string>();
-      if (scope != "inference" && scope != "metrics" && scope != "admin") {
+      if (scope != "inference" && scope != "metrics" && scope != "admin" && scope != "gateway") {
         return InvalidArgument(
-            "{}: unknown scope '{}'; the scopes are inference, metrics and admin", where_, scope);
+            "{}: unknown scope '{}'; the scopes are inference, metrics, admin and gateway",
+            where_,
+            scope);
       }
       key->inference |= scope == "inference";
       key->metrics |= scope == "metrics";
       key->admin |= scope == "admin";
+      key->gateway |= scope == "gateway";
     }
     return {};
   }

@@ -42,7 +42,7 @@ TokenSource::TokenSource(const spec::ModelSpec& model,
   }
 }
 
-Result<> TokenSource::Submit(leader::GenerateRequest request) {
+Result<> TokenSource::Submit(leader::GenerateRequest request, leader::Refusal* /*refusal*/) {
   const std::lock_guard lock(mutex_);
   submitted_.push_back(std::move(request));
   return {};

@@ -34,7 +34,7 @@ class TokenSource final : public leader::InferenceService {
   /// Makes tokens for ever.
   [[noreturn]] void Run();
 
-  Result<> Submit(leader::GenerateRequest request) override;
+  Result<> Submit(leader::GenerateRequest request, leader::Refusal* refusal) override;
   void Cancel(leader::StreamId stream, std::int32_t choice) override;
   leader::Phase phase() const override { return leader::Phase::kReady; }
   leader::LoadProgress load_progress() const override { return {}; }

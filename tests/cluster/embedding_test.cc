@@ -27,7 +27,7 @@ std::vector<float> Embed(Server& server, std::uint32_t slot, const Json& referen
   request.sink = &server.collector();
   request.prompt = reference["ids"].get<std::vector<std::int32_t>>();
   request.embed = true;
-  const Result<> submitted = server.leader()->Submit(std::move(request));
+  const Result<> submitted = server.leader()->Submit(std::move(request), nullptr);
   EXPECT_TRUE(submitted.ok()) << submitted.error().message();
   const Answer answer = server.collector().Wait(slot);
   EXPECT_EQ(answer.finish, leader::FinishReason::kLength) << answer.error;

@@ -151,7 +151,7 @@ std::uint32_t Server::Submit(leader::GenerateRequest request) {
   const std::uint32_t slot = next_slot_++;
   request.stream = {0, slot, 0};
   request.sink = &collector_;
-  Result<> submitted = leader_->Submit(std::move(request));
+  Result<> submitted = leader_->Submit(std::move(request), nullptr);
   EXPECT_TRUE(submitted.ok()) << submitted.error().message();
   return slot;
 }

@@ -49,7 +49,7 @@ TEST(ServingTest, FullQueueIsRefusedAtOnce) {
     request.prompt = {1, 2, 3, 4};
     request.max_tokens = 60;
     request.sampling.temperature = 0;
-    if (Result<> submitted = server.leader()->Submit(std::move(request)); submitted.ok()) {
+    if (Result<> submitted = server.leader()->Submit(std::move(request), nullptr); submitted.ok()) {
       slots.push_back(1000 + i);
     } else {
       refusal = submitted.error().code();
@@ -126,7 +126,7 @@ TEST(ServingTest, TooLongPromptIsRefusedWithBothLengths) {
   request.sink = &server.collector();
   request.prompt.assign(100'000, 1);
   request.max_tokens = 1;
-  const Result<> submitted = server.leader()->Submit(request);
+  const Result<> submitted = server.leader()->Submit(request, nullptr);
   ASSERT_FALSE(submitted.ok());
   EXPECT_EQ(submitted.error().code(), Code::kInvalidArgument);
   EXPECT_NE(submitted.error().message().find("100000"), std::string::npos);

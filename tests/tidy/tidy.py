@@ -132,7 +132,7 @@ def check_dead_headers(names, report):
 
 def check_flags(names, report):
     """A flag that a message or the README recommends must exist."""
-    table = "".join((ROOT / f"src/app/{file}.cc").read_text() for file in ("settings", "command_line", "worker_command"))
+    table = "".join((ROOT / f"src/app/{file}.cc").read_text() for file in ("settings", "front_settings", "command_line", "worker_command"))
     known = set(re.findall(r'(--[a-z][a-z0-9-]+)"', table)) | {"--shm-size"}  # The last is the container engine's.
     for name in names:
         if not (name == "README.md" or (name.startswith("src/") and not name.startswith("src/app/") and name.endswith(".cc"))):

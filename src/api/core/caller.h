@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose request it is and how urgent: user, safety_identifier, priority and service_tier. The
-// scheduler serves users in turn at equal priority (engine/fair_order.h).
+// scheduler serves users in turn at equal priority (engine/fair_queue.h).
 #pragma once
 
 #include "api/core/fields.h"

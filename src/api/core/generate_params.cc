@@ -369,7 +369,8 @@ Result<> AddPrompts(const ServerContext& context,
     leader::GenerateRequest request = prototype;
     request.prompt = std::move(prompt);
     if (context.admission != nullptr) {
-      request.tenant = context.admission->has_key() ? context.admission->key_name() : "";
+      request.tenant = context.admission->tenant();
+      request.weight = context.admission->weight();
       request.priority = context.admission->PriorityFor(prototype.priority);
       request.cache_salt = context.admission->CacheSaltFor(prototype.cache_salt);
     }

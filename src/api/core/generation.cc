@@ -311,9 +311,10 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
   return std::nullopt;
 }
 
-void Generation::Fail(Error error) {
+void Generation::Fail(Error error, std::int64_t retry_after_ms) {
   if (!done()) {
     failure_ = std::move(error);
+    retry_after_ms_ = retry_after_ms;
   }
 }
 

@@ -2,6 +2,7 @@
 #include "api/core/generation_host.h"
 
 #include "api/core/event_ring.h"
+#include "api/core/retry_after.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -222,9 +223,11 @@ void GenerationHost::Impl::Open(Command command) {
     requests[prompt].stream = OpenStream(one.ticket, prompt);
     requests[prompt].sink = &inbox;
     one.streams.push_back(requests[prompt].stream);
-    auto submitted = service->Submit(std::move(requests[prompt]));
+    leader::Refusal refusal;
+    auto submitted = service->Submit(std::move(requests[prompt]), &refusal);
     if (!submitted.ok()) {
-      one.generation->Fail(std::move(submitted).error());
+      const std::int64_t retry_after_ms = RetryAfterMs(refusal, submitted.error());
+      one.generation->Fail(std::move(submitted).error(), retry_after_ms);
       break;
     }
   }

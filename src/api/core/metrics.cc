@@ -164,6 +164,8 @@ leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
   for (const auto& r : replicas) {
     sum.running += r.running;
     sum.waiting += r.waiting;
+    sum.waiting_tokens += r.waiting_tokens;
+    sum.predicted_wait_ms = std::max(sum.predicted_wait_ms, r.predicted_wait_ms);
     sum.kv_pages_total += r.kv_pages_total;
     sum.kv_pages_used += r.kv_pages_used;
     sum.kv_pages_cached += r.kv_pages_cached;
@@ -193,6 +195,14 @@ void AddEngine(const leader::InferenceService& service, Page* page) {
               "vllm:num_requests_waiting",
               "Requests that wait for a place.",
               real(sum.waiting));
+  page->Gauge("inferd_prompt_tokens_waiting",
+              nullptr,
+              "Tokens of prompts without their first token.",
+              real(sum.waiting_tokens));
+  page->Gauge("inferd_predicted_wait_seconds",
+              nullptr,
+              "Wait of a newcomer at priority 0, by the rate of late, on the busiest replica.",
+              real(sum.predicted_wait_ms) * 1e-3);
   page->Gauge("inferd_kv_cache_usage_perc",
               "vllm:kv_cache_usage_perc",
               "KV pages in use, 0 to 1.",

@@ -35,11 +35,15 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
   auto admitted = gate->Admit({.key = key,
                                .scope = scope,
                                .operation = operation,
-                               .request_id = Metadata(context, "x-request-id")},
+                               .request_id = Metadata(context, "x-request-id"),
+                               .tenant = Metadata(context, "x-inferd-tenant"),
+                               .weight = Metadata(context, "x-inferd-weight")},
                               &refusal);
   if (!admitted.ok()) {
-    fault->code = admitted.error().code() == Code::kResourceExhausted ? "rate_limit_exceeded"
-                                                                      : "invalid_api_key";
+    const Code code = admitted.error().code();
+    fault->code = code == Code::kResourceExhausted ? "rate_limit_exceeded"
+                  : code == Code::kInvalidArgument ? "invalid_tenant"
+                                                   : "invalid_api_key";
   }
   return admitted;
 }

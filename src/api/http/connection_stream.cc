@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of a connection that runs while its request generates: events in, the stream out.
+#include "api/core/retry_after.h"
 #include "api/http/connection.h"
 #include "api/http/error_response.h"
 #include "api/http/running_requests.h"
@@ -53,9 +54,11 @@ void Connection::Start(std::uint64_t serial,
     request.stream = io_->OpenStream(shared_from_this(), prompt);
     request.sink = &io_->inbox;
     streams_.push_back(request.stream);
-    auto submitted = io_->service->Submit(std::move(request));
+    leader::Refusal refusal;
+    auto submitted = io_->service->Submit(std::move(request), &refusal);
     if (!submitted.ok()) {
-      generation_->Fail(std::move(submitted).error());
+      const std::int64_t retry_after_ms = RetryAfterMs(refusal, submitted.error());
+      generation_->Fail(std::move(submitted).error(), retry_after_ms);
       break;
     }
   }
@@ -109,8 +112,10 @@ void Connection::Flush() {
     log::Failure("api", "{} id={}", generation_->failure()->message(), request_.request_id);
   }
   if (generation_->failure() && !head_sent_) {
-    HttpResponse response = ErrorResponseWithBody(
-        *generation_->failure(), generation_->format().FailureBody(*generation_->failure()));
+    HttpResponse response =
+        ErrorResponseWithBody(*generation_->failure(),
+                              generation_->format().FailureBody(*generation_->failure()),
+                              generation_->retry_after_ms());
     FinishGeneration(false);
     return SendResponse(std::move(response));
   }

@@ -23,7 +23,9 @@ struct HttpRequest {
   std::string content_type;
   std::string request_id;  // the client's X-Request-Id if it is usable, else made here
   std::string key;         // of Authorization: Bearer, x-api-key or api-key; empty: none was given
-  std::string origin;      // a page's, with cross-origin requests
+  std::string tenant;      // X-Inferd-Tenant: for whom a gateway says that it asks
+  std::string tenant_weight;            // X-Inferd-Weight
+  std::string origin;                   // a page's, with cross-origin requests
   std::string preflight_headers;        // Access-Control-Request-Headers
   std::string traceparent;              // empty: none, or not a valid one
   std::string load_metrics;             // endpoint-load-metrics-format

@@ -85,7 +85,8 @@ using Message = http::request<http::string_body>;
 /// The fields that handlers and the dispatcher look at, beside what frames the request. False: one
 /// that says who is asking is there twice.
 bool ReadFields(const Message& message, HttpRequest* head) {
-  for (const char* const name : {"Authorization", "X-Api-Key", "Api-Key"}) {
+  for (const char* const name :
+       {"Authorization", "X-Api-Key", "Api-Key", "X-Inferd-Tenant", "X-Inferd-Weight"}) {
     if (message.count(name) > 1) {
       return false;
     }
@@ -96,6 +97,8 @@ bool ReadFields(const Message& message, HttpRequest* head) {
       head->key = Text(message[name]);
     }
   }
+  head->tenant = Text(message["X-Inferd-Tenant"]);
+  head->tenant_weight = Text(message["X-Inferd-Weight"]);
   head->content_type = Text(message[http::field::content_type]);
   head->origin = Text(message[http::field::origin]);
   head->preflight_headers = Text(message[http::field::access_control_request_headers]);

@@ -49,6 +49,7 @@ Outcome RunHandler(const Endpoint& endpoint,
 std::string CodeOfRefusal(Code code) {
   return code == Code::kUnauthenticated     ? "invalid_api_key"
          : code == Code::kResourceExhausted ? "rate_limit_exceeded"
+         : code == Code::kInvalidArgument   ? "invalid_tenant"
                                             : "insufficient_permissions";
 }
 
@@ -183,7 +184,9 @@ Result<std::shared_ptr<tenant::Admission>> Server::Admit(const HttpRequest& requ
   return gate_->Admit({.key = request.key,
                        .scope = endpoint == nullptr ? tenant::Scope::kAny : endpoint->scope,
                        .operation = endpoint == nullptr ? "" : endpoint->path,
-                       .request_id = request.request_id},
+                       .request_id = request.request_id,
+                       .tenant = request.tenant,
+                       .weight = request.tenant_weight},
                       refusal);
 }
 

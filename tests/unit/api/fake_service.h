@@ -55,8 +55,9 @@ class FakeInferenceService final : public leader::InferenceService {
     changed_.notify_all();
   }
   void SetPhase(leader::Phase phase) { phase_.store(phase); }
-  void FailNextSubmit(Error error) {
+  void FailNextSubmit(Error error, std::int64_t retry_after_ms = 0) {
     const std::lock_guard lock(mutex_);
+    retry_after_ms_ = retry_after_ms;
     submit_error_ = std::move(error);
   }
   /// After this many tokens of a choice it ends with the error.
@@ -96,10 +97,11 @@ class FakeInferenceService final : public leader::InferenceService {
     return last_;
   }
 
-  Result<> Submit(leader::GenerateRequest request) override {
+  Result<> Submit(leader::GenerateRequest request, leader::Refusal* refusal) override {
     const std::lock_guard lock(mutex_);
     if (submit_error_) {
       Error error = *std::exchange(submit_error_, std::nullopt);
+      refusal->retry_after_ms = retry_after_ms_;
       return error;
     }
     last_ = request;
@@ -262,6 +264,7 @@ class FakeInferenceService final : public leader::InferenceService {
   std::atomic<std::uint64_t> tokens_{0};
   std::atomic<leader::Phase> phase_{leader::Phase::kReady};
   std::atomic<std::int64_t> max_choices_{1 << 20};
+  std::int64_t retry_after_ms_ = 0;
   std::atomic<bool> throw_{false};
   spec::ModelSpec spec_ = [] {
     spec::ModelSpec made;

@@ -24,6 +24,15 @@ struct Reply {
   std::string body;  // chunks joined
 
   bool Has(std::string_view header) const { return head.find(header) != std::string::npos; }
+  /// The value of a header by its lower-case name; empty: it is not there.
+  std::string Header(const std::string& name) const {
+    const std::size_t at = head.find("\r\n" + name + ": ");
+    if (at == std::string::npos) {
+      return {};
+    }
+    const std::size_t begin = at + name.size() + 4;
+    return head.substr(begin, head.find("\r\n", begin) - begin);
+  }
 };
 
 class HttpClient {

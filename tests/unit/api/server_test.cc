@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -268,6 +269,17 @@ TEST_F(ServerTest, SubmitErrorsBecomeStatuses) {
   const Reply full = Post(port_, "/v1/chat/completions", ChatWith(R"("stream":true)"));
   EXPECT_EQ(full.status, 429);
   EXPECT_TRUE(full.Has("retry-after: "));
+  std::set<std::int64_t> waits;
+  for (int i = 0; i < 12; ++i) {
+    service_.FailNextSubmit(ResourceExhausted("the queue is full"), 4000);
+    const Reply reply = Post(port_, "/v1/chat/completions", kChat);
+    const std::int64_t wait_ms = std::stoll(reply.Header("retry-after-ms"));
+    EXPECT_GE(wait_ms, 4000) << "no earlier than it may work";
+    EXPECT_LE(wait_ms, 5250);
+    EXPECT_EQ(reply.Header("retry-after"), std::to_string((wait_ms + 999) / 1000));
+    waits.insert(wait_ms);
+  }
+  EXPECT_GT(waits.size(), 3U) << "those refused together come back together";
   service_.FailNextSubmit(Unavailable("gone"));
   EXPECT_EQ(Post(port_, "/v1/chat/completions", kChat).status, 503);
   EXPECT_EQ(Post(port_, "/v1/chat/completions", kChat).status, 200);

@@ -129,6 +129,48 @@ TEST_F(GateTest, PriorityAndSaltBelongToTheKey) {
   EXPECT_EQ(one->CacheSaltFor("a"), (*Admit("user"))->CacheSaltFor("a"));
 }
 
+TEST_F(GateTest, SharesBelongToTheKeyUnlessAGatewayNamesATenant) {
+  ApiKey plain = Key("plain");
+  plain.weight = 5;
+  ApiKey gateway = Key("gateway");
+  gateway.gateway = true;
+  Open({plain, gateway});
+  const auto ask = [&](const std::string& name, std::string_view tenant, std::string_view weight) {
+    return gate_->Admit({.key = "text-of-" + name, .tenant = tenant, .weight = weight}, &refusal_);
+  };
+  const auto own = *ask("plain", "somebody", "1000");
+  EXPECT_EQ(own->tenant(), "plain") << "a key without the scope speaks for itself only";
+  EXPECT_EQ(own->weight(), 5);
+  const auto one = *ask("gateway", "one", "7");
+  const auto two = *ask("gateway", "two", "");
+  const auto itself = *ask("gateway", "", "7");
+  EXPECT_EQ(one->weight(), 7);
+  EXPECT_EQ(two->weight(), 1);
+  EXPECT_EQ(itself->weight(), 1);
+  EXPECT_NE(one->tenant(), two->tenant());
+  EXPECT_NE(one->tenant(), "one") << "it may not pass for a key of this name";
+  EXPECT_NE(one->CacheSaltFor("s"), two->CacheSaltFor("s"));
+  EXPECT_EQ(one->key_name(), "gateway");
+  for (const char* const weight : {"0", "1001", "-1", "1.5", "many", "7 "}) {
+    const auto refused = ask("gateway", "one", weight);
+    ASSERT_FALSE(refused.ok()) << weight;
+    EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+  }
+  EXPECT_FALSE(ask("gateway", std::string(257, 'a'), "").ok());
+}
+
+TEST_F(GateTest, WithoutKeysATenantIsBelievedIfToldSo) {
+  for (const bool trust : {false, true}) {
+    GateOptions options;
+    options.trust_tenants = trust;
+    Gate gate(options, {}, nullptr, &clock_);
+    const auto admitted = *gate.Admit({.tenant = "one", .weight = "3"}, &refusal_);
+    EXPECT_EQ(admitted->tenant().empty(), !trust);
+    EXPECT_EQ(admitted->weight(), trust ? 3 : 1);
+    EXPECT_EQ(admitted->CacheSaltFor("s") == "s", !trust);
+  }
+}
+
 TEST_F(GateTest, RequestsPerMinuteComeBackWhenTheRefusalSays) {
   Open({Key("user", {.requests_per_minute = 2}), Key("other")});
   EXPECT_EQ(CodeOf("user"), Code{});

@@ -72,8 +72,9 @@ TEST(KeyFile, ReadsEveryField) {
           "    tokens_per_minute: 100000\n"
           "    max_concurrency: 4\n"
           "    priority: -3\n"
+          "    weight: 10\n"
           "  - {name: ops, sha256: " +
-          Hex(DigestOf("x")) + ", scopes: [admin]}\n",
+          Hex(DigestOf("x")) + ", scopes: [admin, gateway]}\n",
       "keys.yaml");
   ASSERT_TRUE(keys.ok()) << keys.error().message();
   ASSERT_EQ(keys->size(), 2U);
@@ -87,11 +88,15 @@ TEST(KeyFile, ReadsEveryField) {
   EXPECT_EQ(alice.models, (std::vector<std::string>{"a", "b@v2"}));
   EXPECT_EQ(alice.limits, (KeyLimits{60, 100'000, 4}));
   EXPECT_EQ(alice.priority, -3);
+  EXPECT_EQ(alice.weight, 10);
+  EXPECT_FALSE(alice.gateway);
   const ApiKey& ops = keys->back();
   EXPECT_TRUE(ops.Has(Scope::kInference));
   EXPECT_TRUE(ops.Has(Scope::kMetrics));
   EXPECT_TRUE(ops.Has(Scope::kAdmin));
   EXPECT_EQ(ops.limits, KeyLimits{});
+  EXPECT_EQ(ops.weight, 1);
+  EXPECT_TRUE(ops.gateway);
 }
 
 struct BadFile {
@@ -128,6 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"keys: [{name: a, sha256: " + kDigest + ", models: m}]", "list of names"},
         BadFile{"keys: [{name: a, sha256: " + kDigest + ", priority: high}]", "priority"},
         BadFile{"keys: [{name: a, sha256: " + kDigest + ", max_concurrency: 0}]", "from 1"},
+        BadFile{"keys: [{name: a, sha256: " + kDigest + ", weight: 0}]", "from 1 to 1000"},
+        BadFile{"keys: [{name: a, sha256: " + kDigest + ", weight: 1001}]", "from 1 to 1000"},
         BadFile{"keys: [{name: a, sha256: " + kDigest + ", tokens_per_minute: -1}]", "from 1"},
         BadFile{"keys: [{name: a, sha256: " + kDigest + ", requests_per_minute: 1.5}]", "from 1"},
         BadFile{"keys: [{name: \"a\\nb\", sha256: " + kDigest + "}]", "printable"},

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "app/settings.h"
+
+#include <vector>
+
+namespace inferd::app {
+
+/// Appends the settings of the sections http, grpc, batch, tenant and log, bound to `config`.
+void AddFrontSettings(Config* config, std::vector<Setting>* out);
+
+}  // namespace inferd::app
