@@ -35,6 +35,7 @@ namespace {
 constexpr int kWatchMs = 500;
 constexpr int kDrainPollMs = 20;
 constexpr std::int64_t kStragglersMs = 300;
+constexpr std::int64_t kLastAnswersMs = 1000;
 
 bool IsLoopback(const std::string& host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
@@ -169,6 +170,7 @@ Result<> RunAgent(const Config& config) {
   options.node_rank = static_cast<std::int32_t>(config.cluster.node_rank);
   options.data_address = config.cluster.data_address;
   options.connect_deadline_ms = config.cluster.rendezvous_timeout_s * 1000;
+  options.peer_deadline_ms = config.cluster.peer_timeout_s * 1000;
   INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
   std::atomic<bool> stop{false};
   std::atomic<bool> ended{false};
@@ -280,6 +282,14 @@ void Drain(const HttpConfig& http, api::Server* server, api::GrpcServer* grpc) {
   }
 }
 
+/// The engine has ended what ran with an error: lets clients read it.
+void AwaitAnswers(const api::Server& server) {
+  const std::int64_t deadline_ms = base::SteadyClock::Get().NowMs() + kLastAnswersMs;
+  while (server.open_requests() > 0 && base::SteadyClock::Get().NowMs() < deadline_ms) {
+    poll(nullptr, 0, kDrainPollMs);
+  }
+}
+
 }  // namespace
 
 Result<> Serve(const Config& given) {
@@ -334,6 +344,10 @@ Result<> Serve(const Config& given) {
     Drain(config.http, server->get(), grpc.ok() ? grpc->get() : nullptr);
   }
   leader->BeginDrain();
+  if (!result.ok()) {
+    leader->Stop();
+    AwaitAnswers(**server);
+  }
   if (grpc.ok() && *grpc != nullptr) {
     (*grpc)->Stop();
   }

@@ -15,14 +15,16 @@ struct NodeAgentOptions {
   std::string leader;  // host:port
   std::int32_t node_rank = 1;
   std::string secret;
-  std::string data_address;   // this host's address for data between hosts
-  std::string worker_binary;  // empty: the running one
-  /// Keeps trying to reach the leader for this long, at start and after the stream broke.
-  std::int64_t connect_deadline_ms = 600'000;
+  std::string data_address;                    // this host's address for data between hosts
+  std::string worker_binary;                   // empty: the running one
+  std::int64_t connect_deadline_ms = 600'000;  // to reach the leader at start
+  std::int64_t peer_deadline_ms = 60'000;      // to reach it again after the stream broke
 };
 
-/// Runs until the leader shuts the server down (ok), `stop` is set (ok), or the leader stays away
-/// (error). When the stream breaks, this host's workers are ended and the agent attaches again.
+/// Runs until the leader shuts the server down (ok), `stop` is set (ok), the leader stays away
+/// (kUnavailable) or refuses this host (kFailedPrecondition: another build, kAlreadyExists: its
+/// rank is taken, kInvalidArgument: there is no such rank). When the stream breaks, this host's
+/// workers are ended and the agent attaches again.
 Result<> RunNodeAgent(const NodeAgentOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace inferd::leader

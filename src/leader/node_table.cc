@@ -99,23 +99,28 @@ void NodeTable::Stop(std::int64_t timeout_ms) {
 }
 
 void NodeTable::OnAgentHello(const std::shared_ptr<rpc::Peer>& peer) {
+  ForgetOldStreamOf(*peer);
   const std::lock_guard lock(mutex_);
-  const std::int32_t node = GiveRank(peer->hello().node_rank);
+  const std::int32_t wanted = peer->hello().node_rank;
+  const std::int32_t node = GiveRank(wanted);
+  const auto refuse = [&peer](const Error& error) {
+    log::Warning("leader", "refused a node agent: {}", error.message());
+    peer->Refuse(error);
+  };
   if (node < 1 || node >= num_nodes_) {
-    log::Warning(
-        "leader",
-        "refused a node agent of rank {}: this server has {} node(s), and those without a rank get "
-        "one that is free",
-        peer->hello().node_rank,
-        num_nodes_);
-    peer->Close();
-    return;
+    return refuse(wanted < 0 ? AlreadyExists("all ranks of the {} nodes are taken", num_nodes_)
+                             : InvalidArgument("--node-rank {} is not one of 1 to {}: the leader "
+                                               "was started with --nnodes {}",
+                                               wanted,
+                                               num_nodes_ - 1,
+                                               num_nodes_));
   }
   Agent& agent = agents_[node];
   if (agent.peer != nullptr) {
-    log::Warning("leader", "refused a second agent for node {}", node);
-    peer->Close();
-    return;
+    return refuse(
+        AlreadyExists("node rank {} is taken by another host; give each host its own "
+                      "--node-rank",
+                      node));
   }
   log::Info("leader", "node {} joined with {} CPU(s)", node, peer->hello().num_cpus);
   agent.peer = peer;
@@ -158,6 +163,24 @@ void NodeTable::OnAgentClosed(const std::shared_ptr<rpc::Peer>& peer) {
   log::Warning("leader", "node {} is gone, and {} worker(s) with it", node, lost.size());
   for (const std::uint64_t worker_id : lost) {
     on_exit_(worker_id, fmt::format("node {} is gone", node));
+  }
+}
+
+// An agent attaches again when its stream broke, which it may notice first.
+void NodeTable::ForgetOldStreamOf(const rpc::Peer& peer) {
+  std::shared_ptr<rpc::Peer> old;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [node, agent] : agents_) {
+      if (agent.peer != nullptr && agent.peer->hello().worker_id != 0 &&
+          agent.peer->hello().worker_id == peer.hello().worker_id) {
+        old = agent.peer;
+      }
+    }
+  }
+  if (old != nullptr) {
+    OnAgentClosed(old);
+    old->Close();
   }
 }
 

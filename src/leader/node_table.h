@@ -54,6 +54,7 @@ class NodeTable {
   };
 
   /// Of an agent that joined, whatever rank it named; -1: it is not here. Under mutex_.
+  void ForgetOldStreamOf(const rpc::Peer& peer);
   std::int32_t NodeOf(const rpc::Peer* peer) const;
   /// The rank an agent gets: the one it names, or for -1 the first that is free. -1: there is none.
   std::int32_t GiveRank(std::int32_t wanted) const;

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace inferd::rpc {
@@ -44,10 +45,15 @@ class PeerImpl : public Peer {
     }
   }
 
+  void Refuse(const Error& error) override { refusal_ = error; }
+  const std::optional<Error>& refusal() const { return refusal_; }
+
   void Detach() {
     {
       const std::lock_guard lock(context_mutex_);
-      context_->TryCancel();
+      if (!refusal_) {
+        context_->TryCancel();
+      }
       context_ = nullptr;
     }
     const std::lock_guard lock(write_mutex_);
@@ -60,6 +66,7 @@ class PeerImpl : public Peer {
   std::mutex write_mutex_;
   Stream* stream_;
   Hello hello_;
+  std::optional<Error> refusal_;  // set and read on the stream's own thread
 };
 
 class Service : public v1::Control::Service {
@@ -93,10 +100,12 @@ class Service : public v1::Control::Service {
                    peer->hello().build,
                    kBuild);
       return {grpc::StatusCode::FAILED_PRECONDITION,
-              fmt::format("this leader is of build {}", kBuild)};
+              fmt::format("this host runs build '{}' and the leader '{}': start the same on both",
+                          peer->hello().build,
+                          kBuild)};
     }
     listener_->OnHello(peer);
-    while (stream->Read(&proto)) {
+    while (!peer->refusal() && stream->Read(&proto)) {
       Result<FromWorker> message = FromProto(proto);
       if (!message.ok()) {
         log::Warning("rpc",
@@ -109,6 +118,9 @@ class Service : public v1::Control::Service {
     }
     peer->Detach();
     listener_->OnClosed(peer);
+    if (peer->refusal()) {
+      return {static_cast<grpc::StatusCode>(peer->refusal()->code()), peer->refusal()->message()};
+    }
     return grpc::Status::OK;
   }
 

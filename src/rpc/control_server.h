@@ -24,6 +24,8 @@ class Peer {
   virtual bool Send(const ToWorker& message) = 0;
   /// Cancels the stream; OnClosed follows.
   virtual void Close() = 0;
+  /// Within OnHello: the stream ends with this error, which the other side is told.
+  virtual void Refuse(const Error& error) = 0;
 };
 
 /// What happens to peers. Called on the stream's own thread, for one peer always in this order:

@@ -19,7 +19,7 @@ struct Hello {
   enum class Kind : std::uint8_t { kWorker, kNodeAgent };
   Kind kind = Kind::kWorker;
   std::string build;
-  std::uint64_t worker_id = 0;  // workers: as given when spawned
+  std::uint64_t worker_id = 0;  // workers: as given when spawned; node agents: of their choice
   std::int32_t node_rank = 0;
   std::int64_t pid = 0;
   std::string data_endpoint;

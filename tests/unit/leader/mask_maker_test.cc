@@ -49,6 +49,7 @@ class Peer : public rpc::Peer {
     return true;
   }
   void Close() override {}
+  void Refuse(const Error& /*error*/) override {}
 
   /// The mask of a step, once it has been sent.
   spec::TokenMask Wait(std::int64_t step) {

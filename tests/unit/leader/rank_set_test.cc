@@ -20,6 +20,7 @@ class FakePeer : public rpc::Peer {
     return !closed;
   }
   void Close() override { closed = true; }
+  void Refuse(const Error& /*error*/) override {}
 
   template <class T>
   int Count() const {
