@@ -187,7 +187,7 @@ class SimRank final : public model::Rank {
   Result<> Spend(const spec::StepPlan& plan) {
     const cost::StepWork work = cost::WorkOf(stage_, plan, plan_.group);
     const cost::StepTime time = cost::TimeOf(stage_, work, device_.profile, {});
-    spent_ns_ = std::llround((time.total + time.handover) * kNsPerSecond);
+    spent_ns_ = std::llround((time.total + time.handover) * device_.slower * kNsPerSecond);
     const std::int64_t now_ns = base::SteadyClock::Get().NowNs();
     const bool follows = end_ns_ > 0 && now_ns - end_ns_ < kLateNs;
     end_ns_ = (follows ? end_ns_ : now_ns) + spent_ns_;

@@ -3,11 +3,16 @@
 
 import concurrent.futures
 import os
+import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 from conftest import complete
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+import fleet  # noqa: E402
 
 # The cache is what the profile's memory leaves, not what the toy gets.
 FLAGS = ("--kv-cache-bytes", "0", "--max-num-seqs", "64", "--max-model-len", "2048")
@@ -52,3 +57,18 @@ def test_what_does_not_fit_or_is_unknown(inferd, toy):
     assert fits_not.returncode == 2 and "rank 0 may use" in fits_not.stderr, fits_not.stderr
     unknown = ends("--device", "sim:H300")
     assert unknown.returncode == 1 and "H300" in unknown.stderr
+
+
+def test_many_replicas_with_many_streams_and_workers_that_die(inferd, tmp_path):
+    options = fleet.parse([inferd, "--replicas", "8", "--streams", "600", "--rows", "64", "--output", "40", "--slower", "12", "--kill", "2",
+                           "--seconds", "100", "--start-seconds", "100"])
+    server = fleet.Server(options, tmp_path)
+    try:
+        result, problems, _ = fleet.run(options, server)
+        assert server.stop() == 0, server.log()
+    finally:
+        server.kill()
+    # More streams than rows: some wait, all are served to their end.
+    assert result["broken"] == 0, problems
+    assert result["open_at_once"] == 600 and result["running_at_once"] <= 8 * 64, result
+    assert result["restarts"] >= 2 and result["readyz_failures"] == 0, result
