@@ -24,6 +24,8 @@ struct ModelConfig {
   std::string quantization;
   bool offline = false;              // never download
   bool force_include_usage = false;  // in streams that did not ask for it
+  std::string warmup_file;           // requests that are run before the server is ready
+  std::int64_t warmup_timeout_s = 300;
 };
 
 struct ParallelConfig {

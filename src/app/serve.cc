@@ -10,6 +10,7 @@
 #include "app/settings.h"
 #include "app/signals.h"
 #include "app/tenancy.h"
+#include "app/warmup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -310,6 +311,7 @@ Result<> Serve(const Config& given) {
   INFERD_ASSIGN(const store::Model model, FindModel(config.model));
   INFERD_ASSIGN(const std::shared_ptr<const api::ServedModel> served,
                 MakeServedModel(model, config.model));
+  INFERD_ASSIGN(const WarmupRequests warmup, ReadWarmupFile(config.model.warmup_file));
   INFERD_ASSIGN(const Tls tls, OpenTls(config.http));
   INFERD_ASSIGN(const Tenancy tenancy, OpenTenancy(config.tenant, served->name(), served->version));
   INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(config, model));
@@ -317,16 +319,23 @@ Result<> Serve(const Config& given) {
   log::Info("app", "memory\n{}", spec::Describe(leader->ledger()));
   api::HttpOptions http = ToHttpOptions(config.http);
   http.tls = tls.context;
+  WarmingService service(leader.get(), warmup.lines.empty());
   auto server =
-      api::Server::Start(http, served, leader.get(), tenancy.gate, ToStorageOptions(config.batch));
+      api::Server::Start(http, served, &service, tenancy.gate, ToStorageOptions(config.batch));
   if (!server.ok()) {
     leader->Stop();
     return server.error();
   }
-  auto grpc = StartGrpc(config, served, leader.get(), server->get(), tenancy.gate.get());
+  auto grpc = StartGrpc(config, served, &service, server->get(), tenancy.gate.get());
   Result<> result = grpc.ok() ? Announce(config.http, (*server)->port()) : grpc.error();
   if (result.ok()) {
     result = WaitUntilReady(leader.get());
+  }
+  if (result.ok() && !warmup.lines.empty()) {
+    WarmUp(warmup, config.model.warmup_timeout_s, served, leader.get(), [] {
+      return StopRequested();
+    });
+    service.Open();
   }
   if (result.ok() && !StopRequested()) {
     log::Info("app",
