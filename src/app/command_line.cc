@@ -41,8 +41,9 @@ constexpr std::array kCommands = {
         "  inferd --model ./model --device cuda --tp 2  two GPUs\n"
         "  inferd MODEL --print-config > inferd.yaml    all settings; use the file with "
         "--config\n\n"
-        "Exit status: 0 ended by a signal, 1 it could not run, 2 the command line is wrong,\n"
-        "4 the devices that --device names are not there."},
+        "Exit status: 0 asked to end, 1 a flag, file, model, key or port is wrong, 2 it does not\n"
+        "fit the memory or the devices, 3 devices are absent or failed, 4 another host is gone,\n"
+        "5 a bug of inferd."},
     CommandHelp{
         "plan",
         "inferd plan MODEL [--gpus 32xA100-80G] [flags]",

@@ -37,7 +37,7 @@ Result<std::string> ClusterSecret(const ClusterConfig& cluster);
 /// Waits for the model to be loaded, with a bar; returns early when a signal asks for the end.
 Result<> WaitUntilReady(leader::Leader* leader);
 /// Exit status when the devices that --device names are not there.
-inline constexpr int kNoDeviceStatus = 4;
+inline constexpr int kNoDeviceStatus = 3;
 /// Of a command that runs a model on this host: the devices that --device names are there.
 Result<> CheckDeviceIsThere(const Config& config);
 /// What the leader needs to know of configuration and model.
