@@ -41,6 +41,7 @@ struct Joined {
     auto memory = device->Allocate(values.size() * sizeof(float), "a test");
     EXPECT_TRUE(memory.ok());
     device->Copy(memory->data(), values.data(), values.size() * sizeof(float));
+    EXPECT_EQ(Say(device->Wait()), "");  // `values` may be gone soon
     return *std::move(memory);
   }
   std::vector<float> Download(const ops::Memory& memory) const {
