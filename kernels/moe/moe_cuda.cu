@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(32) RouteKernel(RouteArgs args) {
     index = index < kMaxExperts ? index : 0;  // only NaN logits are left
     peak = slot == 0 ? best : peak;
     mine = lane == slot ? best : mine;
+    __syncwarp();  // shuffles order no memory: all lanes have read the scores
     if (lane == 0) {
       args.expert[row * args.top_k + slot] = index;
       scores[index] = -INFINITY;

@@ -49,7 +49,8 @@ struct Worker {
     void* data;
     std::size_t bytes;
   };
-  std::vector<Variable> variables;
+  Variable variables[kMaxVariables];  // no vector: its functions would be seen as the kernel's
+  std::size_t num_variables = 0;
   char* arena = nullptr;
   std::size_t arena_used = 0;
   std::uint64_t random = 1;
@@ -172,20 +173,46 @@ SIMT_UNTRACED void FiberMain() {
   }
 }
 
+// Workers whose threads have ended, for the next ones: the race detector makes a fiber in
+// milliseconds. They live until the process ends.
+struct FreeWorkers {
+  std::mutex mutex;
+  std::vector<Worker*> workers;
+};
+
+FreeWorkers& TheFreeWorkers() {
+  static auto& free = *std::make_unique<FreeWorkers>().release();
+  return free;
+}
+
+struct Lease {
+  ~Lease() {
+    FreeWorkers& free = TheFreeWorkers();
+    const std::lock_guard lock(free.mutex);
+    free.workers.push_back(std::exchange(t_worker, nullptr));
+  }
+};
+
+Worker* TakeWorker() {
+  FreeWorkers& free = TheFreeWorkers();
+  const std::lock_guard lock(free.mutex);
+  if (!free.workers.empty()) {
+    Worker* const worker = free.workers.back();
+    free.workers.pop_back();
+    return worker;
+  }
+  auto worker = std::make_unique<Worker>();
+  worker->arena = static_cast<char*>(std::aligned_alloc(1024, kArenaBytes));
+  worker->dynamic = static_cast<char*>(std::aligned_alloc(1024, kDynamicBytes));
+  worker->random = GetSettings().seed * 0x9E3779B97F4A7C15U + 1;
+  return worker.release();
+}
+
 SIMT_UNTRACED Worker& ThisWorker() {
   if (t_worker == nullptr) {
-    // Kept until the process ends and reachable from here: pool threads live as long, and others
-    // may come back.
-    static std::mutex mutex;
-    static auto& all = *std::make_unique<std::vector<std::unique_ptr<Worker>>>().release();
-    auto worker = std::make_unique<Worker>();
-    worker->arena = static_cast<char*>(std::aligned_alloc(1024, kArenaBytes));
-    worker->dynamic = static_cast<char*>(std::aligned_alloc(1024, kDynamicBytes));
-    worker->random = GetSettings().seed * 0x9E3779B97F4A7C15U + 1;
-    AdoptThread(&worker->host);
-    t_worker = worker.get();
-    const std::lock_guard lock(mutex);
-    all.push_back(std::move(worker));
+    t_worker = TakeWorker();
+    AdoptThread(&t_worker->host);
+    static thread_local const Lease lease;
   }
   return *t_worker;
 }
@@ -233,8 +260,8 @@ SIMT_UNTRACED void RunBlock(
   t_block = &w.block;
   GuardTail(w.dynamic, shared_bytes, kDynamicBytes);
   PoisonBytes(w.dynamic, shared_bytes);
-  for (const auto& variable : w.variables) {
-    PoisonBytes(variable.data, variable.bytes);
+  for (std::size_t i = 0; i < w.num_variables; ++i) {
+    PoisonBytes(w.variables[i].data, w.variables[i].bytes);
   }
   ReleaseSync(&w.launch_sync);
   SwitchTo(Pick(w));
@@ -370,20 +397,20 @@ SIMT_UNTRACED int BlockBarrier(int predicate, Vote vote, const Location& where) 
 
 SIMT_UNTRACED void* SharedVariable(const void* tag, std::size_t bytes) {
   Worker& w = *t_worker;
-  for (const auto& variable : w.variables) {
-    if (variable.tag == tag) {
-      return variable.data;
+  for (std::size_t i = 0; i < w.num_variables; ++i) {
+    if (w.variables[i].tag == tag) {
+      return w.variables[i].data;
     }
   }
   const std::size_t room = (bytes + 64 + 127) / 128 * 128;  // with a guarded gap
-  if (w.variables.size() == kMaxVariables || w.arena_used + room > kArenaBytes) {
+  if (w.num_variables == kMaxVariables || w.arena_used + room > kArenaBytes) {
     Fail("too many shared variables in one process", Location::current());
   }
   char* data = w.arena + w.arena_used;
   w.arena_used += room;
   PoisonBytes(data, room);
   GuardTail(data, bytes, room);
-  w.variables.push_back({tag, data, bytes});
+  w.variables[w.num_variables++] = {tag, data, bytes};
   return data;
 }
 

@@ -20,20 +20,22 @@ __attribute__((noinline)) void ReadRow(std::uint16_t* to, const void* row) {
   }
 }
 
+SIMT_UNTRACED std::uint32_t At(void** operands, int matrix, int row, int column) {
+  return static_cast<RowOperand*>(operands[matrix * 8 + row])->row[column];
+}
+
 // Lane l of matrix m receives row l / 4, columns 2 (l % 4) and the next; transposed: column l / 4,
 // rows 2 (l % 4) and the next.
 template <bool kTransposed>
 SIMT_UNTRACED void LoadMatrixAll(void** operands, std::uint32_t) {
-  const auto at = [&](int matrix, int row, int column) {
-    return std::uint32_t{static_cast<RowOperand*>(operands[matrix * 8 + row])->row[column]};
-  };
   for (int lane = 0; lane < 32; ++lane) {
     auto* mine = static_cast<RowOperand*>(operands[lane]);
     const int group = lane / 4;
     const int pair = lane % 4 * 2;
     for (int m = 0; m < 4; ++m) {
-      mine->fragment[m] = kTransposed ? at(m, pair, group) | at(m, pair + 1, group) << 16
-                                      : at(m, group, pair) | at(m, group, pair + 1) << 16;
+      mine->fragment[m] =
+          kTransposed ? At(operands, m, pair, group) | At(operands, m, pair + 1, group) << 16
+                      : At(operands, m, group, pair) | At(operands, m, group, pair + 1) << 16;
     }
   }
 }
