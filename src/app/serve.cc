@@ -320,6 +320,7 @@ Result<> Serve(const Config& given) {
   api::HttpOptions http = ToHttpOptions(config.http);
   http.tls = tls.context;
   WarmingService service(leader.get(), warmup.lines.empty());
+  std::optional<Warmup> warm_up;
   auto server =
       api::Server::Start(http, served, &service, tenancy.gate, ToStorageOptions(config.batch));
   if (!server.ok()) {
@@ -332,9 +333,8 @@ Result<> Serve(const Config& given) {
     result = WaitUntilReady(leader.get());
   }
   if (result.ok() && !warmup.lines.empty()) {
-    WarmUp(warmup, config.model.warmup_timeout_s, served, leader.get(), [] {
-      return StopRequested();
-    });
+    warm_up.emplace(served, leader.get());
+    warm_up->Run(warmup, config.model.warmup_timeout_s, [] { return StopRequested(); });
     service.Open();
   }
   if (result.ok() && !StopRequested()) {

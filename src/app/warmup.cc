@@ -2,8 +2,6 @@
 #include "app/warmup.h"
 
 #include "api/batch/batch_input.h"
-#include "api/batch/line_runner.h"
-#include "api/core/metrics.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -57,25 +55,24 @@ Result<WarmupRequests> ReadWarmupFile(const std::string& path) {
   return requests;
 }
 
-void WarmUp(const WarmupRequests& requests,
-            std::int64_t timeout_s,
-            std::shared_ptr<const api::ServedModel> model,
-            leader::InferenceService* service,
-            const std::function<bool()>& give_up) {
+Warmup::Warmup(std::shared_ptr<const api::ServedModel> model, leader::InferenceService* service)
+    : runner_(std::move(model), service, &metrics_, nullptr, kMaxRunning) {}
+
+void Warmup::Run(const WarmupRequests& requests,
+                 std::int64_t timeout_s,
+                 const std::function<bool()>& give_up) {
   const base::Clock& clock = base::SteadyClock::Get();
   const std::int64_t began_ms = clock.NowMs();
-  api::Metrics metrics;  // of no server: what clients are told has not begun
-  api::LineRunner runner(std::move(model), service, &metrics, nullptr, kMaxRunning);
   std::size_t next = 0;
   std::size_t done = 0;
   std::size_t failed = 0;
   const auto in_time = [&] { return clock.NowMs() - began_ms < timeout_s * 1000 && !give_up(); };
   while (done < requests.lines.size() && in_time()) {
-    while (next < requests.lines.size() && runner.HasRoom()) {
+    while (next < requests.lines.size() && runner_.HasRoom()) {
       const WarmupRequests::Line& line = requests.lines[next++];
-      runner.Start({.tag = next, .url = line.url, .body = line.body, .owner = "-"});
+      runner_.Start({.tag = next, .url = line.url, .body = line.body, .owner = "-"});
     }
-    if (const auto answer = runner.Take(kWait)) {
+    if (const auto answer = runner_.Take(kWait)) {
       ++done;
       if (answer->kind != api::LineAnswer::Kind::kAnswered || !api::IsGoodStatus(answer->status)) {
         ++failed;
@@ -86,7 +83,7 @@ void WarmUp(const WarmupRequests& requests,
       }
     }
   }
-  runner.Stop();
+  runner_.Stop();
   log::Info("app",
             "warm-up: {} of {} requests in {} ms, {} failed",
             done,

@@ -3,6 +3,8 @@
 // that the first clients find prefixes cached and memory touched.
 #pragma once
 
+#include "api/batch/line_runner.h"
+#include "api/core/metrics.h"
 #include "api/core/served_model.h"
 #include "inferd/config.h"
 #include "inferd/result.h"
@@ -52,12 +54,22 @@ struct WarmupRequests {
 /// No lines when `path` is empty. kInvalidArgument names the line that is wrong.
 Result<WarmupRequests> ReadWarmupFile(const std::string& path);
 
-/// Runs them all, some at a time; waits until they have ended, `timeout_s` has passed or `give_up`
-/// says so. A request that fails is logged: a server that is not warm is better than none.
-void WarmUp(const WarmupRequests& requests,
-            std::int64_t timeout_s,
-            std::shared_ptr<const api::ServedModel> model,
-            leader::InferenceService* service,
-            const std::function<bool()>& give_up);
+/// Runs them. Destroyed only when the service has stopped: until then it may hand over what was
+/// cancelled.
+class Warmup {
+ public:
+  Warmup(std::shared_ptr<const api::ServedModel> model, leader::InferenceService* service);
+
+  /// All of them, some at a time; waits until they have ended, `timeout_s` has passed or `give_up`
+  /// says so. A request that fails is logged: a server that is not warm is better than none. Call
+  /// once.
+  void Run(const WarmupRequests& requests,
+           std::int64_t timeout_s,
+           const std::function<bool()>& give_up);
+
+ private:
+  api::Metrics metrics_;  // of no server: what clients are told has not begun
+  api::LineRunner runner_;
+};
 
 }  // namespace inferd::app
