@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd doctor`: what this host offers, what is wrong with it and how to mend it.
 #include "app/commands.h"
+#include "comm/nccl_api.h"
 #include "leader/host_resources.h"
 #include "ops/device.h"
 #include "ops/nvml.h"
@@ -195,12 +196,12 @@ void CheckGpus(Report* report) {
   } else if (has_gpus) {
     report->Wrong(cuda.error().message(), "there are GPUs, but this process cannot use them");
   }
-  const Result<std::string> nccl = ops::NcclVersion();
+  const Result<comm::NcclApi> nccl = comm::LoadNccl();
   if (nccl.ok()) {
-    report->Fine("NCCL " + *nccl);
+    report->Fine("NCCL " + comm::NcclVersionText(nccl->version));
   } else if (has_gpus && host->gpus.size() > 1) {
-    report->Note("NCCL: " + nccl.error().message(),
-                 "groups of GPUs then exchange through the host's memory");
+    report->Note(nccl.error().message(),
+                 "without it groups of GPUs exchange through the host's memory");
   }
   CheckLocked(has_gpus, report);
 }
