@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -79,10 +78,13 @@ struct SpawnOptions {
   std::size_t chunk_bytes = 1U << 20;
   std::chrono::milliseconds join_deadline{20'000};
   std::chrono::milliseconds call_deadline{20'000};
+  std::string id = {};  // of the group; empty: a fresh one
 };
 
 /// What a rank has to say: empty when all is well.
 using RankFunction = std::function<std::string(Communicator&)>;
+
+inline constexpr std::uint64_t kSpawnGeneration = 7;
 
 /// A group id nobody else uses.
 inline std::string FreshId() {
@@ -153,8 +155,8 @@ using Joiner = std::function<Result<std::unique_ptr<Communicator>>(int rank)>;
 
 inline Joiner MakeJoiner(const SpawnOptions& options) {
   GroupOptions group;
-  group.id = FreshId();
-  group.generation = 7;
+  group.id = options.id.empty() ? FreshId() : options.id;
+  group.generation = kSpawnGeneration;
   group.size = options.size;
   group.join_deadline = options.join_deadline;
   group.call_deadline = options.call_deadline;
@@ -273,18 +275,6 @@ inline void SpawnAndExpect(const SpawnOptions& options, const RankFunction& func
   for (std::size_t r = 0; r < said.size(); ++r) {
     EXPECT_EQ(said[r], "") << "rank " << r;
   }
-}
-
-/// The segment names of living or dead groups in /dev/shm.
-inline std::vector<std::string> SegmentsLeft() {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
-    if (entry.path().filename().string().starts_with("inferd-")) {
-      names.push_back(entry.path().filename());
-    }
-  }
-  return names;
 }
 
 }  // namespace inferd::comm

@@ -10,6 +10,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 
 namespace inferd::comm {
