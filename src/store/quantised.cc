@@ -3,12 +3,16 @@
 #include "store/quantised.h"
 
 #include "base/error.h"
+#include "store/float_bits.h"
 #include "store/quantised_parts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <utility>
@@ -128,6 +132,24 @@ class Folder {
     TensorInfo tensor = std::move(place->second);
     stored_.erase(place);
     return tensor;
+  }
+
+  // Below 2^-14 an F16 has fewer than its 11 bits.
+  bool HasSmall(const TensorInfo& scales) const {
+    const auto bytes = files_[scales.file].bytes().subspan(scales.offset, scales.bytes);
+    const auto size = static_cast<std::size_t>(BlockBytes(scales.dtype));
+    for (std::size_t at = 0; at < bytes.size(); at += size) {
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, bytes.data() + at, size);
+      const float scale = scales.dtype == DType::kF32 ? std::bit_cast<float>(bits)
+                          : scales.dtype == DType::kF16
+                              ? HalfToFloat(static_cast<std::uint16_t>(bits))
+                              : Bf16ToFloat(static_cast<std::uint16_t>(bits));
+      if (scale != 0 && std::abs(scale) < 0x1p-14F) {
+        return true;
+      }
+    }
+    return false;
   }
 
   Result<> Expect(const TensorInfo& tensor,
@@ -273,6 +295,7 @@ class Folder {
           parts->rows,
           parts->cols);
     }
+    parts->small_scales = HasSmall(parts->scales);
     parts->scale_rows = one ? parts->rows : by_row ? 1 : kScaleBlock;
     parts->group_size = one ? parts->cols : by_row ? parts->cols / groups : kScaleBlock;
     return {};

@@ -31,6 +31,7 @@ struct QuantisedParts {
   std::int64_t scale_rows = 1;  // rows per scale; kScaled only
   bool zero_plus_one = false;
   DType rounded = DType::kQ8_0;  // kPlain only
+  bool small_scales = false;     // some would lose bits as an F16; kScaled only
   TensorInfo weight;
   TensorInfo scales;
   std::optional<TensorInfo> zeros;        // none: half of the range

@@ -143,7 +143,7 @@ DType QuantisedParts::MadeType() const {
   }
   if (layout == Layout::kScaled) {
     const bool blocks = group_size % kRoundBlock == 0 && cols % kRoundBlock == 0;
-    return blocks && weight.dtype == DType::kI8 ? DType::kQ8_0 : DType::kBF16;
+    return blocks && weight.dtype == DType::kI8 && !small_scales ? DType::kQ8_0 : DType::kBF16;
   }
   if (bits != 4 || group_index || group_size % kRoundBlock != 0 || cols % kRoundBlock != 0) {
     return DType::kF16;

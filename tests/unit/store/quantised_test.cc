@@ -158,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                            return name;
                          });
 
-// Opens a copy of a variant whose weights file was changed; the message of the refusal.
-std::string Refusal(const std::string& variant, const std::function<void(File*)>& change) {
+// Opens a copy of a variant whose weights file was changed.
+Result<Model> OpenChanged(const std::string& variant, const std::function<void(File*)>& change) {
   const TempDir folder;
   for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
     folder.Write(name, ReadAll(Folder(variant) + "/" + name));
@@ -167,7 +167,12 @@ std::string Refusal(const std::string& variant, const std::function<void(File*)>
   File file = File::Read(Folder(variant) + "/model.safetensors");
   change(&file);
   folder.Write("model.safetensors", file.Bytes());
-  auto model = OpenModel(folder.path());
+  return OpenModel(folder.path());
+}
+
+// The message of the refusal.
+std::string Refusal(const std::string& variant, const std::function<void(File*)>& change) {
+  auto model = OpenChanged(variant, change);
   return model.ok() ? "" : model.error().message();
 }
 
@@ -191,6 +196,21 @@ TEST(QuantisedFilesTest, LyingPartsAreRefusedByName) {
     const std::string message = Refusal(variant, with_shape(part, shape));
     EXPECT_NE(message.find(layer + part), std::string::npos) << variant << ": " << message;
   }
+}
+
+// Q8_0 blocks have an F16 scale, which loses bits below 2^-14: such a layer becomes floats.
+TEST(QuantisedFilesTest, SmallScalesKeepTheirBits) {
+  const std::string layer = "model.layers.0.mlp.up_proj";
+  auto model = OpenChanged("compressed-int8", [&](File* file) {
+    const nlohmann::ordered_json& entry = file->header[layer + ".weight_scale"];
+    const auto at = entry["data_offsets"][0].get<std::size_t>();
+    const std::string value = Bytes(1e-6F);
+    file->data.replace(
+        at, entry["dtype"] == "F32" ? 4 : 2, entry["dtype"] == "F32" ? value : value.substr(2));
+  });
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  EXPECT_EQ(model->tensors.Find(layer + ".weight")->dtype, DType::kBF16);
+  EXPECT_EQ(model->tensors.Find("model.layers.0.mlp.gate_proj.weight")->dtype, DType::kQ8_0);
 }
 
 TEST(QuantisedFilesTest, AbsentForeignAndMisplacedPartsAreRefused) {
