@@ -36,7 +36,9 @@ struct RankSetOptions {
   std::int64_t hello_deadline_ms = 30'000;        // from spawn to Hello
   std::int64_t load_stall_deadline_ms = 120'000;  // without progress
   std::int64_t abort_deadline_ms = 2'000;         // from Abort to Idle
-  std::int64_t join_deadline_ms = 15'000;
+  /// From Join to Joined. A backstop: a worker gives each of its four groups ten seconds on host
+  /// memory and ten to start NCCL, and reports by itself when they have passed.
+  std::int64_t join_deadline_ms = 85'000;
 };
 
 /// State of one rank:

@@ -123,6 +123,7 @@ class RankImpl final : public Rank {
       device_->queue()->SetGuard(guard);
     }
   }
+  Result<std::optional<spec::StepResult>> RunStep(const spec::StepPlan& plan);
   Result<> CheckOrder(const spec::StepPlan& plan) const;
   Result<> ReceiveIds(std::int64_t through_step);
   Result<> GatherInputs(std::int64_t step);
@@ -225,6 +226,17 @@ Result<> RankImpl::CheckOrder(const spec::StepPlan& plan) const {
 }
 
 Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan) {
+  Result<std::optional<spec::StepResult>> result = RunStep(plan);
+  if (!result.ok() && !guard_.empty()) {
+    // Nothing of this step may stay on the stream, nor what was staged for it: the next generation
+    // begins on an empty one.
+    Abort();
+    (void)device_->Wait();
+  }
+  return result;
+}
+
+Result<std::optional<spec::StepResult>> RankImpl::RunStep(const spec::StepPlan& plan) {
   const std::int64_t began_ns = base::SteadyClock::Get().NowNs();
   INFERD_TRY(CheckOrder(plan));
   INFERD_TRY(rows_.Apply(plan));

@@ -156,4 +156,14 @@ Result<GpuHost> ReadGpus(const char* library) {
   return host;
 }
 
+Result<std::string> NcclVersion(const char* library) {
+  const Library nccl(library);
+  int version = 0;
+  if (!nccl || nccl.Call("ncclGetVersion", &version) != 0) {
+    return Unavailable("{} is not there", library);
+  }
+  // 2.9 and later: 10000 * major + 100 * minor + patch.
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 }  // namespace inferd::ops

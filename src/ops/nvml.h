@@ -54,4 +54,7 @@ struct GpuHost {
 /// kUnavailable: there is no driver, or it does not answer.
 Result<GpuHost> ReadGpus(const char* library = "libnvidia-ml.so.1");
 
+/// "2.27.3" of the installed NCCL; kUnavailable: none is found.
+Result<std::string> NcclVersion(const char* library = "libnccl.so.2");
+
 }  // namespace inferd::ops

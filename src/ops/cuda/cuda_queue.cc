@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxMarks = 512;
 /// A wait yields between looks for this long (most steps are shorter), then sleeps.
 constexpr std::chrono::milliseconds kYieldFor{20};
-/// An aborted collective leaves the stream at once; what is behind it is a step at most.
-constexpr std::chrono::seconds kDrainFor{5};
+/// An aborted collective leaves the stream at once; what is behind it is a step at most. Below the
+/// leader's RankSetOptions::abort_deadline_ms, which ends a worker that does not come to rest.
+constexpr std::chrono::milliseconds kDrainFor{1'500};
 
 void Pause(Clock::time_point began) {
   if (Clock::now() - began < kYieldFor) {
