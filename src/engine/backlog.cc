@@ -14,6 +14,13 @@ constexpr double kMemorySeconds = 10;
 /// Fewer seconds of queueing than this say nothing.
 constexpr double kLeastSeconds = 0.02;
 constexpr std::int64_t kLongestAppointmentsNs = 120'000'000'000;
+constexpr std::size_t kMaxAppointments = 1024;
+/// A longer wait is told as this: the rate fades towards nothing while nothing begins.
+constexpr double kLongestSeconds = 3600;
+
+std::int64_t Nanoseconds(double seconds) {
+  return static_cast<std::int64_t>(std::min(seconds, kLongestSeconds) * 1e9);
+}
 
 }  // namespace
 
@@ -89,7 +96,7 @@ std::int64_t Backlog::WaitNs(const WaitingWork& newcomer, std::int64_t now_ns) c
   }
   // Time that has passed since the last change without anything leaving slows the rate.
   const double seconds = rate_.seconds + static_cast<double>(now_ns - then_ns_) * 1e-9;
-  return static_cast<std::int64_t>(ahead / rate_.cost * seconds * 1e9);
+  return Nanoseconds(ahead / rate_.cost * seconds);
 }
 
 std::optional<std::int64_t> Backlog::NsUntilLeft(std::int64_t sequences,
@@ -102,14 +109,24 @@ std::optional<std::int64_t> Backlog::NsUntilLeft(std::int64_t sequences,
           static_cast<double>(sequences) / rate_.sequences,
           rate_.prompt_tokens > 0 ? static_cast<double>(prompt_tokens) / rate_.prompt_tokens : 0) *
       rate_.seconds;
-  return static_cast<std::int64_t>(seconds * 1e9);
+  return Nanoseconds(seconds);
 }
 
-std::int64_t Backlog::AppointNs(std::int64_t soonest_ns, std::int64_t cost, std::int64_t now_ns) {
+std::int64_t Backlog::AppointNs(const WaitingWork& newcomer,
+                                std::int64_t soonest_ns,
+                                std::int64_t now_ns) {
+  if (appointed_ns_.size() >= kMaxAppointments) {
+    std::erase_if(appointed_ns_, [now_ns](const auto& entry) { return entry.second <= now_ns; });
+  }
+  if (appointed_ns_.size() >= kMaxAppointments) {
+    appointed_ns_.clear();  // more shares than a server can tell apart: all may come at once
+  }
+  std::int64_t& appointed_ns = appointed_ns_[{newcomer.priority, newcomer.share}];
   const std::int64_t at_ns =
-      std::clamp(appointed_ns_, now_ns + soonest_ns, now_ns + soonest_ns + kLongestAppointmentsNs);
-  const double seconds = rate_known() ? static_cast<double>(cost) / rate_.cost * rate_.seconds : 0;
-  appointed_ns_ = at_ns + static_cast<std::int64_t>(seconds * 1e9);
+      std::clamp(appointed_ns, now_ns + soonest_ns, now_ns + soonest_ns + kLongestAppointmentsNs);
+  const double seconds =
+      rate_known() ? static_cast<double>(newcomer.cost) / rate_.cost * rate_.seconds : 0;
+  appointed_ns = at_ns + Nanoseconds(seconds);
   return at_ns - now_ns;
 }
 

@@ -50,9 +50,9 @@ class Backlog {
   std::optional<std::int64_t> NsUntilLeft(std::int64_t sequences, std::int64_t prompt_tokens) const;
 
   /// For a newcomer that is refused and could be taken in `soonest_ns`: when it shall come back,
-  /// after those that were refused before it and at the rate at which they can be served. Who does
-  /// not come back costs nobody a place.
-  std::int64_t AppointNs(std::int64_t soonest_ns, std::int64_t cost, std::int64_t now_ns);
+  /// after those of its share that were refused before it and at the rate at which they can be
+  /// served. One who asks again too soon delays its own share only.
+  std::int64_t AppointNs(const WaitingWork& newcomer, std::int64_t soonest_ns, std::int64_t now_ns);
 
   std::int64_t prompt_tokens() const { return sum_.prompt_tokens; }
   std::int64_t sequences() const { return sum_.sequences; }
@@ -79,11 +79,12 @@ class Backlog {
   void Take(const Place& place);
   bool rate_known() const;
 
-  std::map<std::pair<std::int32_t, std::string>, Share> shares_;  // by priority and name
+  using Name = std::pair<std::int32_t, std::string>;  // priority and share
+  std::map<Name, Share> shares_;
   Amount sum_;
   Rate rate_;
   std::int64_t then_ns_ = 0;
-  std::int64_t appointed_ns_ = 0;  // until then those that come back are enough
+  std::map<Name, std::int64_t> appointed_ns_;  // until then those that come back are enough
 };
 
 }  // namespace inferd::engine

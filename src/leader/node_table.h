@@ -53,8 +53,9 @@ class NodeTable {
     std::chrono::steady_clock::time_point away_since;  // when peer is null
   };
 
-  /// Of an agent that joined, whatever rank it named; -1: it is not here. Under mutex_.
+  /// Takes mutex_.
   void ForgetOldStreamOf(const rpc::Peer& peer);
+  /// Of an agent that joined, whatever rank it named; -1: it is not here. Under mutex_.
   std::int32_t NodeOf(const rpc::Peer* peer) const;
   /// The rank an agent gets: the one it names, or for -1 the first that is free. -1: there is none.
   std::int32_t GiveRank(std::int32_t wanted) const;

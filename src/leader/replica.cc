@@ -91,7 +91,7 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   const std::int64_t now_ns = clock_.NowNs();
   const auto refuse = [&](std::optional<std::int64_t> soonest_ns) {
     if (refusal != nullptr && soonest_ns) {
-      const std::int64_t ms = backlog_.AppointNs(*soonest_ns, work.cost, now_ns) / kNsPerMs;
+      const std::int64_t ms = backlog_.AppointNs(work, *soonest_ns, now_ns) / kNsPerMs;
       refusal->retry_after_ms = std::clamp(ms, kMinRetryAfterMs, kMaxRetryAfterMs);
     }
   };

@@ -88,11 +88,30 @@ TEST(BacklogTest, WhatLeavesUnservedIsNoRate) {
 TEST(BacklogTest, ThoseRefusedComeBackOneAfterTheOther) {
   Backlog backlog;
   const std::int64_t now = Warm(&backlog, 200, 100, kSecond / 10);  // 1000 tokens a second
-  EXPECT_EQ(backlog.AppointNs(kSecond, 100, now), kSecond);
-  EXPECT_NEAR(backlog.AppointNs(kSecond, 200, now) * 1e-9, 1.1, 0.01);
-  EXPECT_NEAR(backlog.AppointNs(kSecond, 100, now) * 1e-9, 1.3, 0.01);
+  EXPECT_EQ(backlog.AppointNs(Work("a", 100), kSecond, now), kSecond);
+  EXPECT_NEAR(backlog.AppointNs(Work("a", 200), kSecond, now) * 1e-9, 1.1, 0.01);
+  EXPECT_NEAR(backlog.AppointNs(Work("a", 100), kSecond, now) * 1e-9, 1.3, 0.01);
+  // Another tenant's impatience is not its own.
+  EXPECT_EQ(backlog.AppointNs(Work("b", 100), kSecond, now), kSecond);
   // Later there is nobody before it.
-  EXPECT_EQ(backlog.AppointNs(kSecond, 100, now + 10 * kSecond), kSecond);
+  EXPECT_EQ(backlog.AppointNs(Work("a", 100), kSecond, now + 10 * kSecond), kSecond);
+}
+
+// A recovery lasts minutes in which nothing begins: the rate fades, and waits stay numbers.
+TEST(BacklogTest, WaitsStayFiniteWhileNothingBegins) {
+  Backlog backlog;
+  std::int64_t now = Warm(&backlog, 200, 100, kSecond / 10);
+  std::int64_t last = 0;
+  for (int second = 0; second < 1000; ++second, now += kSecond) {
+    backlog.Arrive(Work("a", 100), now);
+    const std::int64_t wait = backlog.WaitNs(Work("a", 100), now);
+    EXPECT_GE(wait, last);
+    EXPECT_LE(wait, 3600 * kSecond);
+    last = wait;
+  }
+  EXPECT_EQ(last, 3600 * kSecond);
+  const auto left = backlog.NsUntilLeft(1000, 100'000);
+  EXPECT_TRUE(!left || (*left > 0 && *left <= 3600 * kSecond));
 }
 
 // A queue with one server of known speed: what is predicted is what happens.
