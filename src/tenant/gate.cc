@@ -13,6 +13,7 @@ namespace inferd::tenant {
 namespace {
 
 constexpr std::size_t kMaxTenantBytes = 256;
+constexpr char kTenantMark = '/';
 
 std::string_view ScopeName(Scope scope) {
   switch (scope) {
@@ -194,13 +195,20 @@ Result<const ApiKey*> Gate::KeyOf(const KeyTable& keys, const Ask& ask) const {
 Result<std::shared_ptr<Admission>> Gate::AdmitOwner(std::string_view owner,
                                                     const Ask& ask,
                                                     Refusal* refusal) {
+  // AdmitKey put a gateway's tenant after the key's owner.
+  const auto admit = [&](const ApiKey* key, std::size_t size) {
+    Ask of_tenant = ask;
+    of_tenant.tenant = owner.size() > size ? owner.substr(size + 1) : "";
+    return AdmitKey(key, of_tenant, refusal);
+  };
   if (!needs_key_) {
-    return AdmitKey(nullptr, ask, refusal);
+    return admit(nullptr, std::min<std::size_t>(owner.size(), 1));
   }
   const std::shared_ptr<const KeyTable> keys = Keys();
   for (const ApiKey& key : keys->keys()) {
-    if (key.owner() == owner) {
-      return AdmitKey(&key, ask, refusal);
+    const std::string of_key = key.owner();
+    if (owner == of_key || owner.starts_with(of_key + kTenantMark)) {
+      return admit(&key, of_key.size());
     }
   }
   return Unauthenticated("The API key that this work belongs to is not known any more");
@@ -227,6 +235,8 @@ Result<std::shared_ptr<Admission>> Gate::AdmitKey(const ApiKey* key,
   if (!ask.tenant.empty() && (options_.trust_tenants || (key != nullptr && key->gateway))) {
     INFERD_ASSIGN(admission->tenant_, TenantOf(admission->tenant_, ask.tenant));
     INFERD_ASSIGN(admission->weight_, WeightOf(ask.weight));
+    admission->owner_ += kTenantMark;
+    admission->owner_ += ask.tenant;
   }
   if (key != nullptr && ask.scope == Scope::kInference) {
     auto quota = QuotaOf(*key);

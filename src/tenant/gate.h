@@ -43,7 +43,8 @@ class Admission {
   Admission& operator=(const Admission&) = delete;
 
   const std::string& key_name() const { return key_name_; }
-  /// Whom what the request makes belongs to: ApiKey::owner(), "-" without keys.
+  /// Whom what the request makes belongs to: ApiKey::owner(), "-" without keys; with "/" and the
+  /// tenant behind it where a gateway names one.
   const std::string& owner() const { return owner_; }
   /// False: the server has no keys.
   bool has_key() const { return has_key_; }

@@ -7,6 +7,7 @@
 
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -151,6 +152,14 @@ TEST_F(GateTest, SharesBelongToTheKeyUnlessAGatewayNamesATenant) {
   EXPECT_NE(one->tenant(), "one") << "it may not pass for a key of this name";
   EXPECT_NE(one->CacheSaltFor("s"), two->CacheSaltFor("s"));
   EXPECT_EQ(one->key_name(), "gateway");
+  // Neither sees what the other made, and what is left here to be done is done for the same.
+  EXPECT_EQ(std::set({one->owner(), two->owner(), itself->owner(), own->owner()}).size(), 4U);
+  for (const auto& who : {one, itself}) {
+    const auto later = gate_->AdmitOwner(who->owner(), {}, &refusal_);
+    ASSERT_TRUE(later.ok());
+    EXPECT_EQ((*later)->tenant(), who->tenant());
+    EXPECT_EQ((*later)->owner(), who->owner());
+  }
   for (const char* const weight : {"0", "1001", "-1", "1.5", "many", "7 "}) {
     const auto refused = ask("gateway", "one", weight);
     ASSERT_FALSE(refused.ok()) << weight;
@@ -168,6 +177,8 @@ TEST_F(GateTest, WithoutKeysATenantIsBelievedIfToldSo) {
     EXPECT_EQ(admitted->tenant().empty(), !trust);
     EXPECT_EQ(admitted->weight(), trust ? 3 : 1);
     EXPECT_EQ(admitted->CacheSaltFor("s") == "s", !trust);
+    EXPECT_EQ(admitted->owner() == "-", !trust);
+    EXPECT_EQ((*gate.AdmitOwner(admitted->owner(), {}, &refusal_))->tenant(), admitted->tenant());
   }
 }
 
