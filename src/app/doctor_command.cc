@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd doctor`: what this host offers, what is wrong with it and how to mend it.
 #include "app/commands.h"
-#include "comm/nccl_api.h"
 #include "leader/host_resources.h"
 #include "ops/device.h"
 #include "ops/nvml.h"
@@ -196,12 +195,12 @@ void CheckGpus(Report* report) {
   } else if (has_gpus) {
     report->Wrong(cuda.error().message(), "there are GPUs, but this process cannot use them");
   }
-  const Result<comm::NcclApi> nccl = comm::LoadNccl();
+  const Result<std::string> nccl = ops::NcclVersion();
   if (nccl.ok()) {
-    report->Fine("NCCL " + comm::NcclVersionText(nccl->version));
+    report->Fine("NCCL " + *nccl);
   } else if (has_gpus && host->gpus.size() > 1) {
-    report->Note(nccl.error().message(),
-                 "without it groups of GPUs exchange through the host's memory");
+    report->Note("NCCL: " + nccl.error().message(),
+                 "groups of GPUs then exchange through the host's memory");
   }
   CheckLocked(has_gpus, report);
 }

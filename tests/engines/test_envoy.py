@@ -244,14 +244,18 @@ def test_tokens_of_streams_and_of_other_protocols(envoy, inferd, token_limits):
                        json={"model": "chat", "max_output_tokens": 50, "input": "go [[count]]"})
     assert reply.json()["usage"]["total_tokens"] == whole, reply.text
     limits.wait_counted("team-two", 4 * whole)
-    with httpx.Client(timeout=30, headers=ONE) as client, client.stream(
-            "POST", gateway.url + "/v1/chat/completions", json=chat_body("count", max_tokens=4000, stream=True)) as reply:
-        events = 0
-        for line in reply.iter_lines():
-            events += line.startswith("data: ")
-            if events == 100:
-                break
-    eventually(lambda: 100 <= limits.counted("team-one") < 4000, message=lambda: str(limits.counted("team-one")))
+    # Anthropic's first event tells the prompt's tokens; those of the answer come with the last one.
+    anthropic = {"model": "chat", "max_tokens": 4000, "stream": True, "messages": [{"role": "user", "content": "go [[count]]"}]}
+    counted = 0
+    for path, body in (("/v1/chat/completions", chat_body("count", max_tokens=4000, stream=True)), ("/v1/messages", anthropic)):
+        with httpx.Client(timeout=30, headers=ONE) as client, client.stream("POST", gateway.url + path, json=body) as reply:
+            events = 0
+            for line in reply.iter_lines():
+                events += line.startswith("data: ")
+                if events == 100:
+                    break
+        eventually(lambda: counted + 100 <= limits.counted("team-one") < counted + 4000, message=lambda: str(limits.counted("team-one")))
+        counted = limits.counted("team-one")
 
 
 def test_without_the_rate_limit_service_requests_go_on(envoy, inferd):
