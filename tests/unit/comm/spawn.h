@@ -277,4 +277,16 @@ inline void SpawnAndExpect(const SpawnOptions& options, const RankFunction& func
   }
 }
 
+/// Waits for a peer to leave the group, ten seconds at most.
+inline std::string WaitUntilAPeerIsGone(Communicator& group) {
+  const auto began = std::chrono::steady_clock::now();
+  while (group.CheckPeers().ok()) {
+    if (std::chrono::steady_clock::now() - began > std::chrono::seconds(10)) {
+      return "all peers are still there after 10 s; ";
+    }
+    ::poll(nullptr, 0, 1);
+  }
+  return "";
+}
+
 }  // namespace inferd::comm

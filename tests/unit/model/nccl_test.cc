@@ -241,9 +241,7 @@ TEST(NcclOnDeviceTest, AnAbortEndsAWaitAndLeavesTheDeviceWhole) {
       other.join();
       said += Clock::now() - began < seconds(3) ? "" : "the abort took its time; ";
     } else {
-      while (rank.group->CheckPeers().ok()) {
-        ::poll(nullptr, 0, 1);
-      }
+      said += WaitUntilAPeerIsGone(*rank.group);
     }
     said += rank.device->Broken() ? "the device is broken; " : "";
     // A new generation on the same devices.
@@ -271,9 +269,7 @@ TEST(NcclOnDeviceTest, AnAsynchronousErrorEndsAWait) {
       other.join();
       simt::SetNcclError(0);
     } else {
-      while (rank.group->CheckPeers().ok()) {
-        ::poll(nullptr, 0, 1);
-      }
+      said += WaitUntilAPeerIsGone(*rank.group);
     }
     return said;
   });
