@@ -116,6 +116,42 @@ TEST(ChatTemplateTest, DunderNamesAreRefused) {
             "__init__ {{ x.__y__ }}a__b");
 }
 
+// What holds itself cannot be written out: it would end the process, not the request.
+TEST(ChatTemplateTest, ANamespaceIsNotStoredInANamespace) {
+  const std::string made = "{% set ns = namespace(x=1) %}";
+  for (const char* const rest :
+       {"{% set ns.x = ns %}{{ ns }}",
+        "{% set ns.x = [1, ns] %}{{ ns.x|tojson }}",
+        "{% set ns.x = {'a': ns} %}{{ ns }}",
+        "{%- set a = ns -%}{% set ns.x = a %}",
+        "{% set ns.x = b %}{% set b = [a] %}{% set a = ns %}",
+        "{% for a in [ns] %}{% set ns.x = a %}{% endfor %}",
+        "{% with a = ns %}{% set ns.x = a %}{% endwith %}",
+        "{% macro f(a) %}{% set ns.x = a %}{% endmacro %}{{ f(ns) }}",
+        "{% macro f(b, a=1) %}{% set b.x = a %}{% endmacro %}{{ f(ns, a=ns) }}",
+        "{% macro f(a) %}{% endmacro %}{% macro f(b) %}{% set ns.x = b %}{% endmacro %}{{ f(ns) }}",
+        "{% macro f(a) %}{% set ns.x = a %}{% endmacro %}{% set g = f %}{{ g(ns) }}",
+        "{% set l = [ns] %}{% set ns.x = l[0] %}",
+        "{% set o = namespace(y=ns) %}{% set ns.x = o.y %}",
+        "{% set ns.x = ns | list %}",
+        "{% set ns.x = namespace(y=2) %}"}) {
+    const auto compiled = ChatTemplate::Compile(made + rest, {});
+    ASSERT_FALSE(compiled.ok()) << rest;
+    EXPECT_NE(compiled.error().message().find("namespace in a namespace"), std::string::npos)
+        << rest;
+  }
+  for (const char* const rest :
+       {"{% set ns.x = ns.x + 1 %}{{ ns.x }}",
+        "{% set ns.x = ns['x'] + 1 %}{{ ns['x'] }}",
+        "{% if ns.x == 1 %}{% set ns.x = 'ns' and 2 %}{% endif %}{{ ns.x }}",
+        "{% for m in [1] %}{% set ns.x = [2][m - 1] %}{% endfor %}{{ ns.x }}",
+        "{% macro f(a) %}{{ a + 1 }}{% endmacro %}{{ f(ns.x) }}"}) {
+    const auto compiled = ChatTemplate::Compile(made + rest, {});
+    ASSERT_TRUE(compiled.ok()) << rest << ": " << compiled.error().message();
+    EXPECT_EQ(*(*compiled)->Render("{}", ""), "2") << rest;
+  }
+}
+
 TEST(ChatTemplateTest, NothingCanBeIncluded) {
   for (const char* source : {"{% include 'x' %}",
                              "{% extends 'x' %}",

@@ -13,6 +13,7 @@ mod schema;
 mod schema_oneof;
 mod structural_tag;
 mod template;
+mod template_cycles;
 mod template_ffi;
 mod template_source;
 mod token_table;

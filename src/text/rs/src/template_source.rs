@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is done to a chat template's source before it is compiled: the `generation` tag that
-//! transformers adds to Jinja is rewritten, and names with double underscores are refused.
+//! transformers adds to Jinja is rewritten; names with double underscores and namespaces in namespaces are refused.
 
 use crate::ffi::Failure;
+use crate::template_cycles::refuse_nested_namespaces;
 
 /// Byte ranges of the `{{ ... }}` and `{% ... %}` parts, without comments and raw blocks.
 fn code_ranges(source: &str) -> Vec<(usize, usize)> {
@@ -76,7 +77,10 @@ fn without_generation(code: &str) -> Option<String> {
 pub fn prepare(source: &str) -> Result<String, Failure> {
     let mut out = String::with_capacity(source.len());
     let mut copied = 0;
-    for (start, end) in code_ranges(source) {
+    let ranges = code_ranges(source);
+    let codes: Vec<&str> = ranges.iter().map(|(start, end)| &source[start + 2..end - 2]).collect();
+    refuse_nested_namespaces(&codes)?;
+    for (start, end) in ranges {
         let code = &source[start..end];
         if let Some(name) = dunder(code) {
             let line = source[..start].matches('\n').count() + 1;
