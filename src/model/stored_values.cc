@@ -2,8 +2,9 @@
 #include "model/stored_values.h"
 
 #include "base/check.h"
+#include "base/float_bits.h"
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
 
 namespace inferd::model {
@@ -36,29 +37,7 @@ std::optional<std::int64_t> FirstWithExponent(std::span<const std::byte> values,
   return std::nullopt;
 }
 
-std::uint16_t Load16(std::span<const std::byte> values, std::size_t i) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, values.data() + i * 2, 2);
-  return bits;
-}
-
 }  // namespace
-
-float Bf16ToFloat(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-float HalfToFloat(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
-  const std::uint32_t exponent = (bits >> 10) & 0x1FU;
-  const std::uint32_t mantissa = bits & 0x3FFU;
-  if (exponent == 0) {
-    const float value = static_cast<float>(mantissa) * 0x1p-24F;
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
-  }
-  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
-}
 
 bool IsPlain(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16 ||
@@ -89,8 +68,7 @@ std::vector<float> ToFloats(DType type, std::span<const std::byte> values) {
   }
   INFERD_CHECK(type == DType::kF16 || type == DType::kBF16);
   for (std::size_t i = 0; i < floats.size(); ++i) {
-    const std::uint16_t bits = Load16(values, i);
-    floats[i] = type == DType::kF16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
+    floats[i] = PlainToFloat(type, values.data() + i * size);
   }
   return floats;
 }

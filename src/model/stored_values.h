@@ -14,9 +14,6 @@
 
 namespace inferd::model {
 
-float HalfToFloat(std::uint16_t bits);
-float Bf16ToFloat(std::uint16_t bits);
-
 /// True for the types whose values stand alone (no blocks with scales).
 bool IsPlain(DType type);
 

@@ -2,7 +2,7 @@
 #include "store/block_rounding.h"
 
 #include "base/check.h"
-#include "store/float_bits.h"
+#include "base/float_bits.h"
 
 #include <algorithm>
 #include <cmath>
@@ -71,15 +71,9 @@ std::byte* RoundToInt4(const RoundedValues& values, float largest, std::byte* ou
 
 RoundedValues PlainBlock(DType type, const std::byte* values, std::int64_t at) {
   RoundedValues block;
-  const std::byte* from = values + at * BlockBytes(type);
-  if (type == DType::kF32) {
-    std::memcpy(block.data(), from, sizeof(block));
-    return block;
-  }
-  std::array<std::uint16_t, kRoundBlock> halves;
-  std::memcpy(halves.data(), from, sizeof(halves));
-  for (std::size_t i = 0; i < halves.size(); ++i) {
-    block[i] = type == DType::kF16 ? HalfToFloat(halves[i]) : Bf16ToFloat(halves[i]);
+  const std::int64_t size = BlockBytes(type);
+  for (std::int64_t i = 0; i < kRoundBlock; ++i) {
+    block[static_cast<std::size_t>(i)] = PlainToFloat(type, values + (at + i) * size);
   }
   return block;
 }

@@ -3,16 +3,14 @@
 #include "store/quantised.h"
 
 #include "base/error.h"
-#include "store/float_bits.h"
+#include "base/float_bits.h"
 #include "store/quantised_parts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <utility>
@@ -139,12 +137,7 @@ class Folder {
     const auto bytes = files_[scales.file].bytes().subspan(scales.offset, scales.bytes);
     const auto size = static_cast<std::size_t>(BlockBytes(scales.dtype));
     for (std::size_t at = 0; at < bytes.size(); at += size) {
-      std::uint32_t bits = 0;
-      std::memcpy(&bits, bytes.data() + at, size);
-      const float scale = scales.dtype == DType::kF32 ? std::bit_cast<float>(bits)
-                          : scales.dtype == DType::kF16
-                              ? HalfToFloat(static_cast<std::uint16_t>(bits))
-                              : Bf16ToFloat(static_cast<std::uint16_t>(bits));
+      const float scale = PlainToFloat(scales.dtype, bytes.data() + at);
       if (scale != 0 && std::abs(scale) < 0x1p-14F) {
         return true;
       }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a quantised layer, made from its parts as they are read.
 #include "base/check.h"
+#include "base/float_bits.h"
 #include "store/block_rounding.h"
-#include "store/float_bits.h"
 #include "store/quantised.h"
 #include "store/quantised_parts.h"
 
@@ -42,14 +42,7 @@ class Maker {
     const std::int64_t ld = parts_.scales.cols();
     const bool by_row = parts_.layout == Layout::kRows || parts_.layout == Layout::kScaled;
     const std::int64_t at = by_row ? i / parts_.scale_rows * ld + g : g * ld + i;
-    switch (parts_.scales.dtype) {
-      case DType::kF32:
-        return Load<float>(scales_, at);
-      case DType::kF16:
-        return HalfToFloat(Load<std::uint16_t>(scales_, at));
-      default:
-        return Bf16ToFloat(Load<std::uint16_t>(scales_, at));
-    }
+    return PlainToFloat(parts_.scales.dtype, scales_.data() + at * BlockBytes(parts_.scales.dtype));
   }
 
   int Zero(std::int64_t i, std::int64_t g) const {

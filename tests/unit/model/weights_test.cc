@@ -2,6 +2,7 @@
 // Loading of slices: sizes, progress, and damaged files refused by tensor name.
 #include "model/weights.h"
 
+#include "base/float_bits.h"
 #include "model/stored_values.h"
 #include "unit/model/harness.h"
 

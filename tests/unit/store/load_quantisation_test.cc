@@ -2,8 +2,8 @@
 // --quantization: blocks rounded while they are read, and what the flag says of the files.
 #include "store/load_quantisation.h"
 
+#include "base/float_bits.h"
 #include "store/block_rounding.h"
-#include "store/float_bits.h"
 #include "store/model.h"
 #include "store/quantised.h"
 #include "unit/store/files.h"

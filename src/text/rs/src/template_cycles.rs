@@ -161,8 +161,9 @@ fn list<'a, 'b>(code: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
 
 /// What is called in a piece of code, with its arguments.
 fn calls<'a, 'b>(code: &'b [Token<'a>]) -> Vec<(&'a str, Vec<&'b [Token<'a>]>)> {
-    let head = usize::from(code.first() == Some(&Word("macro")));
-    (head * 2..code.len().saturating_sub(1))
+    // The name in the head of a macro is not called.
+    let begin = if code.first() == Some(&Word("macro")) { 2 } else { 0 };
+    (begin..code.len().saturating_sub(1))
         .filter_map(|i| match (code[i], code[i + 1]) {
             (Word(name), Sign('(')) => Some((name, list(&code[i + 2..]))),
             _ => None,

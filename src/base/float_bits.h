@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small floats as files store them. Included by .cc files of this room only.
+// Floats as files store them.
 #pragma once
+
+#include "base/dtype.h"
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
-namespace inferd::store {
+namespace inferd {
 
 inline float HalfToFloat(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16U;
@@ -55,4 +59,16 @@ inline float F8ToFloat(std::uint8_t bits) {
   return (bits & 0x80U) != 0 ? -size : size;
 }
 
-}  // namespace inferd::store
+/// The value at `at`, which need not be aligned. Precondition: type is F32, F16 or BF16.
+inline float PlainToFloat(DType type, const std::byte* at) {
+  if (type == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof(bits));
+  return type == DType::kF16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
+}
+
+}  // namespace inferd
