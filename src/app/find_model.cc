@@ -31,6 +31,12 @@ Result<std::string> FetchWithProgress(const std::string& name) {
   return store::Fetch(name, options);
 }
 
+Result<store::Model> OpenAs(const std::string& path, const ModelConfig& config) {
+  INFERD_ASSIGN(store::Model model, store::OpenModel(path, config.quantization));
+  model.spec.name = config.model;
+  return model;
+}
+
 }  // namespace
 
 Result<> FetchModel(const std::vector<std::string>& names) {
@@ -47,6 +53,10 @@ Result<store::Model> FindModel(const ModelConfig& config) {
     return InvalidArgument(
         "no model given; for example: inferd qwen2.5-coder-0.5b, or inferd --model PATH");
   }
+  if (store::IsStoreName(config.model) && !config.offline) {
+    INFERD_ASSIGN(const std::string path, FetchWithProgress(config.model));
+    return OpenAs(path, config);
+  }
   auto path = store::ResolveModel(config.model);
   if (!path.ok() && path.error().code() == Code::kNotFound && !config.offline) {
     auto catalog = store::Catalog::Load();
@@ -61,9 +71,7 @@ Result<store::Model> FindModel(const ModelConfig& config) {
   if (!path.ok()) {
     return path.error();
   }
-  INFERD_ASSIGN(store::Model model, store::OpenModel(*path, config.quantization));
-  model.spec.name = config.model;
-  return model;
+  return OpenAs(*path, config);
 }
 
 }  // namespace inferd::app

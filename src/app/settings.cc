@@ -20,7 +20,9 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
       {
           {"model.model",
            {"--model", "-m"},
-           "Path of a model, a catalog name or a hub name",
+           "Path of a model, a catalog name, a hub name (hf://ORG/NAME@REVISION:FILE, scheme, "
+           "revision and "
+           "file as needed), or s3://BUCKET/PREFIX (docs/models.md)",
            &m->model},
           {"model.served_model_name",
            {"--served-model-name"},

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // One file over HTTP: into NAME.part, resumed where it broke off, checked, then renamed to NAME.
-// libcurl lives in download.cc only.
 #pragma once
 
 #include "inferd/result.h"

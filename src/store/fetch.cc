@@ -6,8 +6,10 @@
 #include "base/log.h"
 #include "store/catalog.h"
 #include "store/download.h"
+#include "store/http.h"
 #include "store/hub.h"
 #include "store/resolve.h"
+#include "store/s3_fetch.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -25,16 +27,7 @@ std::string Environment(const char* name, const char* fallback) {
   return value != nullptr && *value != '\0' ? value : fallback;
 }
 
-// Characters of file names that mean something in a URL.
-std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const unsigned char c : text) {
-    const bool plain = std::isalnum(c) != 0 || std::string_view("-._~/").find(
-                                                   static_cast<char>(c)) != std::string_view::npos;
-    escaped += plain ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
-  }
-  return escaped;
-}
+std::string Escaped(std::string_view text) { return UrlEscaped(text, "/"); }
 
 /// Options with the environment filled in.
 struct Hub {
@@ -176,6 +169,10 @@ Result<std::string> FetchEntry(const CatalogEntry& entry, const FetchOptions& op
 }  // namespace
 
 Result<std::string> Fetch(const std::string& name, const FetchOptions& options) {
+  if (IsS3Name(name)) {
+    return FetchS3(name, options);
+  }
+  INFERD_TRY(CheckHubScheme(name));
   INFERD_ASSIGN(const Catalog catalog, Catalog::Load());
   if (const CatalogEntry* entry = catalog.Find(name); entry != nullptr) {
     return FetchEntry(*entry, options);
@@ -184,6 +181,7 @@ Result<std::string> Fetch(const std::string& name, const FetchOptions& options) 
     INFERD_ASSIGN(const Hub hub, MakeHub(options));
     CatalogSource source;
     source.repo = hub_name->repo;
+    source.revision = hub_name->revision;
     return FetchSource(hub, source, hub_name->selector, Placed(options, CachedPath(*hub_name)));
   }
   const std::string nearest = catalog.Nearest(name);

@@ -33,12 +33,15 @@ struct FetchOptions {
   /// Attempts without a single new byte before giving up.
   int max_attempts = 5;
   std::int64_t first_backoff_ms = 500;
+  /// Of an object store: connections at once, and how long none may bring a byte.
+  int connections = 8;
+  std::int64_t give_up_ms = 120'000;
   /// Called often, from the calling thread. False cancels; what was loaded stays for the next time.
   std::function<bool(const FetchProgress&)> progress;
 };
 
-/// Downloads the model that `name` (catalog name or hub name) stands for, unless it is there.
-/// Returns its path.
+/// Downloads the model that `name` (catalog name, hub name, hf:// or s3:// name) stands for, unless
+/// it is there. Returns its path.
 Result<std::string> Fetch(const std::string& name, const FetchOptions& options);
 
 }  // namespace inferd::store

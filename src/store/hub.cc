@@ -36,17 +36,6 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-// Only names that stay inside the folder they are put into: additional_chat_templates/x.jinja at
-// most.
-bool IsSafe(std::string_view name) {
-  const auto slash = name.find('/');
-  const std::string_view folder = slash == std::string_view::npos ? "" : name.substr(0, slash);
-  const std::string_view file = slash == std::string_view::npos ? name : name.substr(slash + 1);
-  return (folder.empty() || folder == "additional_chat_templates") && !file.empty() &&
-         file.front() != '.' && file.find('/') == std::string_view::npos &&
-         file.find('\0') == std::string_view::npos;
-}
-
 Result<std::vector<CatalogFile>> ParseSiblings(std::string_view repo, std::string_view answer) {
   const std::string what = fmt::format("the hub's answer about {}", repo);
   INFERD_ASSIGN(const Json object, ParseJsonObject(what, answer));
@@ -66,7 +55,7 @@ Result<std::vector<CatalogFile>> ParseSiblings(std::string_view repo, std::strin
     if (const Json* lfs = fields.Get("lfs"); lfs != nullptr && lfs->is_object()) {
       INFERD_ASSIGN(file.sha256, JsonFields(what, *lfs).StringOr("sha256", ""));
     }
-    if (IsSafe(file.name)) {
+    if (IsSafeName(file.name)) {
       files.push_back(std::move(file));
     }
   }
@@ -104,11 +93,13 @@ Result<std::vector<CatalogFile>> ChooseGguf(std::string_view repo,
         selector);
   }
   if (models.size() > 1) {
-    return InvalidArgument("{} has {} GGUF models; add the one you want, as in {}:{}. They are {}",
+    const bool hub = repo.find("://") == std::string_view::npos;
+    return InvalidArgument("{} has {} GGUF models; add the one you want, as in {}{}{}. They are {}",
                            repo,
                            models.size(),
                            repo,
-                           models.front(),
+                           hub ? ":" : "/",
+                           hub ? models.front() : chosen.front().name,
                            fmt::join(models, ", "));
   }
   return chosen;
@@ -116,10 +107,25 @@ Result<std::vector<CatalogFile>> ChooseGguf(std::string_view repo,
 
 }  // namespace
 
+bool IsSafeName(std::string_view name) {
+  const auto slash = name.find('/');
+  const std::string_view folder = slash == std::string_view::npos ? "" : name.substr(0, slash);
+  const std::string_view file = slash == std::string_view::npos ? name : name.substr(slash + 1);
+  return (folder.empty() || folder == "additional_chat_templates") && !file.empty() &&
+         file.front() != '.' && file.find('/') == std::string_view::npos &&
+         file.find('\0') == std::string_view::npos;
+}
+
 Result<std::vector<CatalogFile>> ChooseHubFiles(std::string_view repo,
                                                 std::string_view answer,
                                                 std::string_view selector) {
   INFERD_ASSIGN(const std::vector<CatalogFile> files, ParseSiblings(repo, answer));
+  return ChooseModelFiles(repo, files, selector);
+}
+
+Result<std::vector<CatalogFile>> ChooseModelFiles(std::string_view what,
+                                                  const std::vector<CatalogFile>& files,
+                                                  std::string_view selector) {
   const auto is_weights = [](const CatalogFile& file) {
     return file.name.ends_with(".safetensors") && !file.name.starts_with("consolidated") &&
            file.name.find('/') == std::string::npos;
@@ -127,7 +133,7 @@ Result<std::vector<CatalogFile>> ChooseHubFiles(std::string_view repo,
   const auto is_config = [](const CatalogFile& file) { return file.name == "config.json"; };
   if (!selector.empty() || std::ranges::none_of(files, is_weights) ||
       std::ranges::none_of(files, is_config)) {
-    return ChooseGguf(repo, files, selector);
+    return ChooseGguf(what, files, selector);
   }
   std::vector<CatalogFile> chosen;
   for (const CatalogFile& file : files) {

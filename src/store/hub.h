@@ -20,6 +20,13 @@ Result<std::vector<CatalogFile>> ChooseHubFiles(std::string_view repo,
                                                 std::string_view answer,
                                                 std::string_view selector);
 
+/// The same from names and sizes that are known already. `what` names their place.
+Result<std::vector<CatalogFile>> ChooseModelFiles(std::string_view what,
+                                                  const std::vector<CatalogFile>& files,
+                                                  std::string_view selector);
+/// A name that stays inside the folder it is put into: NAME, or additional_chat_templates/NAME.
+bool IsSafeName(std::string_view name);
+
 /// A file is complete when it exists (it gets its name last); a folder when its manifest and all
 /// files of it do.
 bool IsComplete(const std::string& path);

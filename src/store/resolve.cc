@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "store/hub.h"
+#include "store/s3_fetch.h"
 
 #include <algorithm>
 #include <cctype>
@@ -15,12 +16,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kHubScheme = "hf://";
+
 // The hub names repositories with these characters only.
 bool IsHubWord(std::string_view word) {
   return !word.empty() && word.size() <= 96 && word.front() != '.' && word.front() != '-' &&
          std::ranges::all_of(word, [](unsigned char c) {
            return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
          });
+}
+
+// A branch, a tag, a commit, or refs/pr/1.
+bool IsRevision(std::string_view text) {
+  while (text.size() <= 200) {
+    const auto slash = text.find('/');
+    if (!IsHubWord(text.substr(0, slash))) {
+      return false;
+    }
+    if (slash == std::string_view::npos) {
+      return true;
+    }
+    text.remove_prefix(slash + 1);
+  }
+  return false;
 }
 
 std::string FolderName(std::string_view repo) {
@@ -39,11 +57,9 @@ std::string InHubCache(const HubName& hub) {
                        ? fs::path(root) / "hub"
                        : fs::path(user != nullptr ? user : ".") / ".cache/huggingface/hub";
   const fs::path folder = cache / ("models--" + FolderName(hub.repo));
-  const auto revision = base::ReadFile((folder / "refs/main").string(), 256);
-  if (!revision.ok()) {
-    return {};
-  }
-  std::string hash = *revision;
+  // A revision that is no reference may be a commit.
+  const auto reference = base::ReadFile((folder / "refs" / hub.revision).string(), 256);
+  std::string hash = reference.ok() ? *reference : hub.revision;
   while (!hash.empty() && std::isspace(static_cast<unsigned char>(hash.back())) != 0) {
     hash.pop_back();
   }
@@ -71,6 +87,9 @@ Error NotFetched(std::string_view name, const std::string& path) {
 
 std::optional<HubName> ParseHubName(std::string_view name) {
   HubName hub;
+  if (name.starts_with(kHubScheme)) {
+    name.remove_prefix(kHubScheme.size());
+  }
   const auto colon = name.find(':');
   if (colon != std::string_view::npos) {
     hub.selector = name.substr(colon + 1);
@@ -78,7 +97,14 @@ std::optional<HubName> ParseHubName(std::string_view name) {
       return std::nullopt;
     }
   }
-  const std::string_view repo = name.substr(0, colon);
+  std::string_view repo = name.substr(0, colon);
+  if (const auto at = repo.find('@'); at != std::string_view::npos) {
+    hub.revision = repo.substr(at + 1);
+    repo = repo.substr(0, at);
+    if (!IsRevision(hub.revision)) {
+      return std::nullopt;
+    }
+  }
   const auto slash = repo.find('/');
   if (slash == std::string_view::npos || !IsHubWord(repo.substr(0, slash)) ||
       !IsHubWord(repo.substr(slash + 1))) {
@@ -88,11 +114,20 @@ std::optional<HubName> ParseHubName(std::string_view name) {
   return hub;
 }
 
+Result<> CheckHubScheme(std::string_view name) {
+  if (name.starts_with(kHubScheme) && !ParseHubName(name)) {
+    return InvalidArgument("{} is not of the form hf://org/name[@revision][:file.gguf]", name);
+  }
+  return {};
+}
+
+bool IsStoreName(std::string_view name) { return IsS3Name(name); }
+
 std::string ModelCacheDir() { return base::CacheDir() + "/models"; }
 
 std::string CachedPath(const CatalogEntry& entry, const CatalogSource& source) {
   if (source.files.empty()) {
-    return CachedPath(HubName{source.repo, ""});
+    return CachedPath(HubName{source.repo, "", source.revision});
   }
   // A file alone lies beside the others under its own name; several have a folder.
   if (source.files.size() == 1) {
@@ -103,6 +138,11 @@ std::string CachedPath(const CatalogEntry& entry, const CatalogSource& source) {
 
 std::string CachedPath(const HubName& hub) {
   std::string path = ModelCacheDir() + "/" + FolderName(hub.repo);
+  if (hub.revision != "main") {
+    std::string revision = hub.revision;
+    std::ranges::replace(revision, '/', '@');  // which no revision holds
+    path += "@" + revision;
+  }
   return hub.selector.empty() ? path : path + "--" + hub.selector;
 }
 
@@ -114,6 +154,10 @@ Result<std::string> ResolveModel(const std::string& name_or_path) {
   if (fs::exists(name_or_path, error)) {
     return fs::absolute(name_or_path, error).lexically_normal().string();
   }
+  if (IsS3Name(name_or_path)) {
+    return ResolveS3(name_or_path);
+  }
+  INFERD_TRY(CheckHubScheme(name_or_path));
   INFERD_ASSIGN(const Catalog catalog, Catalog::Load());
   if (const CatalogEntry* entry = catalog.Find(name_or_path); entry != nullptr) {
     for (const CatalogSource& source : entry->sources) {
@@ -122,7 +166,7 @@ Result<std::string> ResolveModel(const std::string& name_or_path) {
         return path;
       }
       if (source.kind == SourceKind::kHf && source.files.empty()) {
-        if (std::string found = InHubCache({source.repo, ""}); !found.empty()) {
+        if (std::string found = InHubCache({source.repo, "", source.revision}); !found.empty()) {
           return found;
         }
       }

@@ -11,16 +11,24 @@
 
 namespace inferd::store {
 
-/// "org/repo", "org/repo:Q4_K_M" or "org/repo:file.gguf".
+/// "org/repo", "org/repo:Q4_K_M" or "org/repo:file.gguf", with "hf://" before it and "@revision"
+/// behind the repo as one likes.
 struct HubName {
   std::string repo;
   std::string selector;  // empty: none
+  std::string revision = "main";
 };
 std::optional<HubName> ParseHubName(std::string_view name);
 
-/// A local file or folder; a catalog name; a hub name. NotFound says how to fetch it, or which name
-/// is near. The path is absolute.
+/// hf:// and what follows is no hub name: says what one looks like.
+Result<> CheckHubScheme(std::string_view name);
+
+/// A local file or folder; a catalog name; a hub name; an s3:// name, as it was loaded last.
+/// NotFound says how to fetch it, or which name is near. The path is absolute.
 Result<std::string> ResolveModel(const std::string& name_or_path);
+
+/// s3://bucket/prefix: a model that Fetch compares with its store at each start.
+bool IsStoreName(std::string_view name);
 
 /// Where Fetch puts things: CacheDir()/models.
 std::string ModelCacheDir();

@@ -291,6 +291,36 @@ TEST_F(FetchTest, ChoosesAmongGgufFiles) {
   EXPECT_THAT(Fetch("org/many:Q2_K", options_).error().message(), HasSubstr("Q2_K"));
 }
 
+TEST_F(FetchTest, TheSchemeMayNameARevision) {
+  const std::string model = TinyGgufLlama().Encode();
+  hub_.Serve("/api/models/org/many/revision/refs/pr/1?blobs=true",
+             R"({"siblings":[{"rfilename":"a.gguf"},{"rfilename":"b.gguf"}]})");
+  hub_.Serve("/org/many/resolve/refs/pr/1/b.gguf", model);
+  const std::string name = "hf://org/many@refs/pr/1:b.gguf";
+  const auto path = Fetch(name, options_);
+  ASSERT_TRUE(path.ok()) << path.error().message();
+  EXPECT_EQ(*path, dir_.path() + "/models/org--many@refs@pr@1--b.gguf");
+  EXPECT_EQ(*ResolveModel(name), *path);
+  // Not what has no revision, or another one.
+  EXPECT_FALSE(ResolveModel("org/many:b.gguf").ok());
+  EXPECT_FALSE(ResolveModel("hf://org/many@v2:b.gguf").ok());
+  for (const char* bad : {"hf://", "hf://org", "hf://org/a@", "hf://org/a@../x", "hf://org/a/b"}) {
+    EXPECT_THAT(Fetch(bad, options_).error().message(), HasSubstr("hf://org/name[@revision]"));
+    EXPECT_EQ(ResolveModel(bad).error().code(), Code::kInvalidArgument);
+  }
+}
+
+TEST_F(FetchTest, FindsARevisionInTheHubsOwnCache) {
+  const std::string hub = dir_.path() + "/hf";
+  const SetEnvironment home("HF_HOME", hub);
+  dir_.Write("hf/hub/models--org--x/refs/v1.0", "abc123\n");
+  dir_.Write("hf/hub/models--org--x/snapshots/abc123/config.json", "{}");
+  const std::string snapshot = hub + "/hub/models--org--x/snapshots/abc123";
+  EXPECT_EQ(*ResolveModel("hf://org/x@v1.0"), snapshot);
+  EXPECT_EQ(*ResolveModel("org/x@abc123"), snapshot);
+  EXPECT_FALSE(ResolveModel("hf://org/x").ok());
+}
+
 TEST_F(FetchTest, FetchesACatalogFileAndChecksIt) {
   const std::string model = TinyGgufLlama().Encode();
   const std::string sha256 = *base::Sha256OfFile(dir_.Write("reference", model));

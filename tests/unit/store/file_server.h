@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // FakeHub: a small HTTP server on loopback for tests of downloads. Serves byte ranges, and
 // misbehaves on request: drops the connection after some bytes, stalls, ignores ranges, answers
-// errors. One connection at a time, one request each.
+// errors. A path may have an ETag, which If-Match is compared with, and other headers. One
+// connection at a time, one request each.
 #pragma once
 
 #include "base/file.h"
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -53,11 +55,13 @@ class FakeHub {
   }
 
   const std::string& endpoint() const { return endpoint_; }
-  void Serve(const std::string& path, std::string content) {
+  /// `headers` end in "\r\n" each.
+  void Serve(const std::string& path, std::string content, const std::string& headers = "") {
     const std::lock_guard lock(mutex_);
     files_[path] = std::move(content);
+    headers_[path] = headers;
   }
-  /// The next answers go wrong like this, in order.
+  /// The next answers to GET go wrong like this, in order.
   void FailNext(std::vector<Fault> faults) {
     const std::lock_guard lock(mutex_);
     faults_ = std::move(faults);
@@ -112,17 +116,33 @@ class FakeHub {
     const std::string path = head.substr(begin + 1, head.find(' ', begin + 1) - begin - 1);
     Fault fault;
     std::string content;
+    std::string headers;
     bool found = false;
+    const bool is_head = head.starts_with("HEAD");
     {
       const std::lock_guard lock(mutex_);
       requests_.push_back(head);
-      if (!faults_.empty()) {
+      if (!faults_.empty() && !is_head) {
         fault = faults_.front();
         faults_.erase(faults_.begin());
       }
       const auto place = files_.find(path);
       found = place != files_.end();
       content = found ? place->second : "";
+      headers = found ? headers_[path] : "";
+    }
+    const auto if_match = head.find("If-Match: ");
+    if (if_match != std::string::npos &&
+        headers.find("ETag: " +
+                     head.substr(if_match + 10, head.find('\r', if_match) - if_match - 10)) ==
+            std::string::npos) {
+      fault.status = 412;
+    }
+    if (is_head && found) {
+      Send(fd,
+           "HTTP/1.1 200 OK\r\n" + headers + "Content-Length: " + std::to_string(content.size()) +
+               "\r\nConnection: close\r\n\r\n");
+      return;
     }
     if (fault.status != 0 || !found) {
       const int status = fault.status != 0 ? fault.status : 404;
@@ -147,8 +167,13 @@ class FakeHub {
             "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         return;
       }
+      const std::string last = head.substr(head.find('-', range + 13) + 1);
+      const std::size_t to = std::isdigit(static_cast<unsigned char>(last[0])) != 0
+                                 ? std::min<std::size_t>(std::stoull(last) + 1, total)
+                                 : total;
       answer = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes " + std::to_string(from) +
-               "-" + std::to_string(total - 1) + "/" + std::to_string(total) + "\r\n";
+               "-" + std::to_string(to - 1) + "/" + std::to_string(total) + "\r\n";
+      content.resize(to);
     }
     content.erase(0, from);
     answer += "Content-Length: " + std::to_string(content.size()) + "\r\nConnection: close\r\n\r\n";
@@ -169,6 +194,7 @@ class FakeHub {
   std::atomic<bool> ignore_ranges_ = false;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> files_;
+  std::map<std::string, std::string> headers_;
   std::vector<Fault> faults_;
   std::vector<std::string> requests_;
 };
