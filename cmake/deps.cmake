@@ -15,6 +15,7 @@ find_package(yaml-cpp REQUIRED)                         # config file and model 
 find_package(SQLite3 REQUIRED)                          # usage ledger: one file, read while it is written
 find_package(CLI11 REQUIRED)                            # flags
 pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)  # metrics text
+find_library(INFERD_ZMQ zmq REQUIRED)                   # KV events to routers (leader/kv_event_publisher.cc only)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)  # cores, caches and NUMA nodes of this host (inferd topo)
 if(INFERD_CUDA)
   include(cuda_toolkit)                                 # nvcc and the static runtime: kernels for real devices

@@ -113,6 +113,10 @@ struct BatchConfig {
   std::int64_t max_num_seqs = 8;  // lines of batches that run at once
 };
 
+struct ObservabilityConfig {
+  std::string kv_events_config;  // JSON as vLLM takes it; empty: no KV events
+};
+
 struct LogConfig {
   std::string level = "info";
 };
@@ -128,6 +132,7 @@ struct Config {
   TenantConfig tenant;
   BatchConfig batch;
   LogConfig log;
+  ObservabilityConfig observability;
 };
 
 }  // namespace inferd

@@ -189,6 +189,20 @@ void AddTenant(TenantConfig* t, LogConfig* log, std::vector<Setting>* out) {
       });
 }
 
+void AddObservability(ObservabilityConfig* o, std::vector<Setting>* out) {
+  out->insert(
+      out->end(),
+      {
+          {"observability.kv_events_config",
+           {"--kv-events-config"},
+           "Tell routers over ZeroMQ what the prefix cache holds, as JSON (docs/observability.md): "
+           "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}; also publisher, "
+           "replay_endpoint, buffer_steps, hwm, max_queue_size, topic, encoding. Who can connect "
+           "reads the prompts",
+           &o->kv_events_config},
+      });
+}
+
 }  // namespace
 
 void AddFrontSettings(Config* config, std::vector<Setting>* out) {
@@ -196,6 +210,7 @@ void AddFrontSettings(Config* config, std::vector<Setting>* out) {
   AddGrpc(&config->grpc, out);
   AddBatch(&config->batch, out);
   AddTenant(&config->tenant, &config->log, out);
+  AddObservability(&config->observability, out);
 }
 
 }  // namespace inferd::app

@@ -7,7 +7,8 @@
 
 namespace inferd::app {
 
-/// Appends the settings of the sections http, grpc, batch, tenant and log, bound to `config`.
+/// Appends the settings of the sections http, grpc, batch, tenant, log and observability, bound to
+/// `config`.
 void AddFrontSettings(Config* config, std::vector<Setting>* out);
 
 }  // namespace inferd::app

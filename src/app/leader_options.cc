@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/commands.h"
+#include "app/kv_events_config.h"
 #include "app/progress.h"
 #include "app/signals.h"
 #include "app/speculative_config.h"
@@ -140,6 +141,8 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                 ParseSpeculativeConfig(config.scheduler.speculative_config));
   options.num_speculative_tokens = speculation.num_tokens;
   options.prompt_lookup = speculation.prompt_lookup;
+  INFERD_ASSIGN(options.kv_events,
+                ParseKvEventsConfig(config.observability.kv_events_config, options.parallel.dp));
   options.step_deadline_ms = config.scheduler.step_deadline_ms;
   options.default_queue_deadline_ms = config.scheduler.queue_deadline_ms;
   options.runtime_dir = config.cluster.runtime_dir;

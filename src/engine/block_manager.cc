@@ -163,7 +163,9 @@ bool BlockManager::Allocate(std::int64_t count,
 std::uint64_t BlockManager::Commit(std::int32_t page,
                                    const Hash128& key,
                                    std::span<const std::int32_t> tokens,
-                                   std::uint64_t parent) {
+                                   std::uint64_t parent,
+                                   const BlockName& name,
+                                   std::string_view salt) {
   Block& block = At(page);
   INFERD_CHECK(block.num_refs > 0 && block.serial == kBroken);
   INFERD_CHECK(tokens.size() == static_cast<std::size_t>(page_size_));
@@ -183,6 +185,10 @@ std::uint64_t BlockManager::Commit(std::int32_t page,
   block.serial = next_serial_++;
   std::memcpy(TokensOf(page), tokens.data(), tokens.size_bytes());
   index_.Insert(key, static_cast<std::uint32_t>(page));
+  block.name = name.hash;
+  if (observer_ != nullptr) {
+    observer_->OnStored(name, tokens, salt);
+  }
   return block.serial;
 }
 
@@ -207,6 +213,9 @@ void BlockManager::Release(std::span<const std::int32_t> pages) {
 void BlockManager::Uncache(std::int32_t page) {
   Block& block = At(page);
   index_.Erase(block.key);
+  if (observer_ != nullptr) {
+    observer_->OnRemoved(block.name);
+  }
   block.serial = kBroken;
   block.parent = kBroken;
   if (block.num_refs == 0) {

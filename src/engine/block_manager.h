@@ -3,6 +3,7 @@
 // Deals in page numbers only; the bytes are the workers'.
 #pragma once
 
+#include "engine/block_observer.h"
 #include "engine/hash_index.h"
 #include "engine/page_bitmap.h"
 #include "engine/prefix_hasher.h"
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace inferd::engine {
@@ -30,6 +32,9 @@ class BlockManager {
   static constexpr std::uint64_t kBroken = 0;
 
   BlockManager(std::int64_t num_pages, std::int32_t page_size);
+
+  /// From now on told of all that enters or leaves the cache. Outlives this; null: nobody.
+  void Observe(BlockObserver* observer) { observer_ = observer; }
 
   struct Prefix {
     std::vector<std::int32_t> pages;  // of the leading full blocks found
@@ -53,11 +58,13 @@ class BlockManager {
 
   /// The block in `page` is computed: makes it findable. Returns the serial to pass as `parent` for
   /// the next block. If an equal block is cached already, `page` stays uncached and the other's
-  /// serial is returned.
+  /// serial is returned. `name` and `salt` are for the observer.
   std::uint64_t Commit(std::int32_t page,
                        const Hash128& key,
                        std::span<const std::int32_t> tokens,
-                       std::uint64_t parent);
+                       std::uint64_t parent,
+                       const BlockName& name = {},
+                       std::string_view salt = {});
 
   /// Drops one reference of each page, last first, so that the ends of chains are evicted before
   /// their beginnings.
@@ -81,6 +88,7 @@ class BlockManager {
     std::uint64_t parent = kBroken;
     std::int32_t num_refs = 0;
     std::int32_t older = -1, newer = -1;  // recency list of cached pages
+    std::uint64_t name = 0;               // BlockName::hash, of cached blocks
   };
 
   Block& At(std::int32_t page) { return blocks_[static_cast<std::size_t>(page)]; }
@@ -94,6 +102,7 @@ class BlockManager {
   std::int64_t FindRun(std::int64_t count, std::int64_t* length) const;
 
   std::int32_t page_size_;
+  BlockObserver* observer_ = nullptr;
   std::vector<Block> blocks_;
   std::vector<std::int32_t> tokens_;  // [pages, page_size], of cached blocks
   HashIndex index_;

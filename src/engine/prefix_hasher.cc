@@ -56,6 +56,10 @@ PrefixHasher PrefixHasher::Random(std::int32_t page_size) {
   return {secret, page_size};
 }
 
+PrefixHasher PrefixHasher::Stable(std::int32_t page_size) {
+  return {Hash128{0x6b762d6576656e74ULL, 0x696e666572642d31ULL}, page_size};
+}
+
 void PrefixHasher::Extend(std::span<const std::int32_t> tokens,
                           std::string_view salt,
                           std::vector<Hash128>* keys) const {

@@ -25,6 +25,9 @@ class PrefixHasher {
 
   /// With a secret from the system's random source.
   static PrefixHasher Random(std::int32_t page_size);
+  /// With a secret that is none: for names that mean the same in every process. Who knows it can
+  /// make two blocks of one name; never look up contents by it.
+  static PrefixHasher Stable(std::int32_t page_size);
 
   /// Appends to `keys` the keys of all full blocks of `tokens` that it does not hold yet. keys[i]
   /// must already belong to block i of the same tokens and salt.

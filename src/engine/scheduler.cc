@@ -28,7 +28,10 @@ Scheduler::Impl::Group::Group(const SchedulerOptions& options)
 Scheduler::Impl::Impl(const SchedulerOptions& options,
                       const base::Clock& clock,
                       const PrefixHasher& hasher)
-    : options_(options), clock_(clock), hasher_(hasher) {
+    : options_(options),
+      clock_(clock),
+      hasher_(hasher),
+      names_(PrefixHasher::Stable(options.page_size)) {
   INFERD_CHECK(options.num_groups > 0 && options.num_stages > 0 && options.max_in_flight > 0);
   INFERD_CHECK(options.page_size > 0 && options.num_pages > 0 && options.max_num_seqs > 0);
   INFERD_CHECK(options.max_batched_tokens >= 2 && options.max_model_len > 0 &&
@@ -36,6 +39,13 @@ Scheduler::Impl::Impl(const SchedulerOptions& options,
   INFERD_CHECK(hasher.page_size() == options.page_size);
   for (std::int32_t i = 0; i < options.num_groups; ++i) {
     groups_.push_back(std::make_unique<Group>(options));
+  }
+}
+
+void Scheduler::Impl::Observe(BlockObserver* observer) {
+  observer_ = observer;
+  for (auto& group : groups_) {
+    group->blocks.Observe(observer);
   }
 }
 
@@ -341,6 +351,10 @@ void Scheduler::Impl::Reset(std::uint64_t generation) {
   for (auto& group : groups_) {
     group = std::make_unique<Group>(options_);
   }
+  if (observer_ != nullptr) {
+    Observe(observer_);
+    observer_->OnCleared();
+  }
   std::erase_if(sequences_,
                 [](const auto& item) { return item.second->state == SequenceState::kFinished; });
   std::vector<Sequence*> order;
@@ -450,6 +464,7 @@ Result<> Scheduler::Add(SequenceRequest request) { return impl_->Add(std::move(r
 void Scheduler::Cancel(std::uint64_t id) { impl_->Cancel(id); }
 std::optional<spec::StepPlan> Scheduler::Schedule() { return impl_->Schedule(); }
 Result<> Scheduler::Complete(const spec::StepResult& result) { return impl_->Complete(result); }
+void Scheduler::Observe(BlockObserver* observer) { impl_->Observe(observer); }
 void Scheduler::Reset(std::uint64_t generation) { impl_->Reset(generation); }
 void Scheduler::ExpireDeadlines() { impl_->ExpireDeadlines(); }
 void Scheduler::TakeEvents(std::vector<TokenEvent>* events) { impl_->TakeEvents(events); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/clock.h"
+#include "engine/block_observer.h"
 #include "engine/prefix_hasher.h"
 #include "engine/prompt_lookup.h"
 #include "engine/request.h"
@@ -79,6 +80,9 @@ class Scheduler {
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
+
+  /// From now on told of what the prefix cache holds. Outlives this. Call before the first Add().
+  void Observe(BlockObserver* observer);
 
   /// Queues a sequence. kResourceExhausted: the queue is full, try later. kInvalidArgument: it can
   /// never run.

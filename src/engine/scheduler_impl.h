@@ -24,6 +24,7 @@ class Scheduler::Impl {
  public:
   Impl(const SchedulerOptions& options, const base::Clock& clock, const PrefixHasher& hasher);
 
+  void Observe(BlockObserver* observer);
   Result<> Add(SequenceRequest request);
   void Cancel(std::uint64_t id);
   std::optional<spec::StepPlan> Schedule();
@@ -144,6 +145,7 @@ class Scheduler::Impl {
   void LearnFrom(Sequence* sequence, std::int32_t token);
   Result<> GivePromptLogprobs(const spec::StepResult& result, const std::vector<Entry>& entries);
   Result<> GiveEmbeddings(const spec::StepResult& result, const std::vector<Entry>& entries);
+  BlockName NameOf(const Sequence& sequence, std::size_t block) const;
   void Advance(Sequence* sequence, std::int64_t end);
   bool TakeToken(Sequence* sequence, const spec::SampledToken& sampled);
   bool EndsAt(const Sequence& sequence, std::int32_t token) const;
@@ -155,6 +157,8 @@ class Scheduler::Impl {
   const SchedulerOptions options_;
   const base::Clock& clock_;
   const PrefixHasher hasher_;
+  const PrefixHasher names_;  // of blocks, for the observer
+  BlockObserver* observer_ = nullptr;
   std::uint64_t generation_ = 0;
   std::int64_t next_step_ = 0;
   std::int64_t next_order_ = 0;

@@ -60,7 +60,8 @@ struct alignas(64) Sequence {
   std::vector<std::int32_t> tokens;
 
   // Used now and then.
-  std::vector<Hash128> keys;  // of the leading full blocks, as far as needed yet
+  std::vector<Hash128> keys;   // of the leading full blocks, as far as needed yet
+  std::vector<Hash128> names;  // the same by the stable hasher; only with an observer
   std::vector<std::int32_t> pages;
   std::uint64_t chain_serial = BlockManager::kRoot;  // of block num_committed - 1
   std::int64_t num_hit_pages = 0;          // leading pages taken from the cache at this admission

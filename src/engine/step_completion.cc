@@ -211,6 +211,17 @@ Result<> Scheduler::Impl::GiveEmbeddings(const spec::StepResult& result,
   return {};
 }
 
+BlockName Scheduler::Impl::NameOf(const Sequence& sequence, std::size_t block) const {
+  BlockName name;
+  if (observer_ != nullptr) {
+    name.hash = sequence.names[block].low;
+    if (block > 0) {
+      name.parent = sequence.names[block - 1].low;
+    }
+  }
+  return name;
+}
+
 // Positions below `end` are computed: offers full blocks to the prefix cache and releases siblings.
 void Scheduler::Impl::Advance(Sequence* sequence, std::int64_t end) {
   const bool prompt_done =
@@ -218,7 +229,11 @@ void Scheduler::Impl::Advance(Sequence* sequence, std::int64_t end) {
   sequence->num_computed = end;
   const std::int64_t page_size = options_.page_size;
   if (options_.prefix_cache && (sequence->num_committed + 1) * page_size <= end) {
-    hasher_.Extend(sequence->tokens, sequence->request.cache_salt, &sequence->keys);
+    const std::string& salt = sequence->request.cache_salt;
+    hasher_.Extend(sequence->tokens, salt, &sequence->keys);
+    if (observer_ != nullptr) {
+      names_.Extend(sequence->tokens, salt, &sequence->names);
+    }
     for (; (sequence->num_committed + 1) * page_size <= end; ++sequence->num_committed) {
       const auto block = static_cast<std::size_t>(sequence->num_committed);
       const std::span<const std::int32_t> tokens(sequence->tokens);
@@ -227,7 +242,9 @@ void Scheduler::Impl::Advance(Sequence* sequence, std::int64_t end) {
           sequence->keys[block],
           tokens.subspan(block * static_cast<std::size_t>(page_size),
                          static_cast<std::size_t>(page_size)),
-          sequence->chain_serial);
+          sequence->chain_serial,
+          NameOf(*sequence, block),
+          salt);
     }
   }
   if (prompt_done && sequence->request.fork_key != 0) {

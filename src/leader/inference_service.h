@@ -115,6 +115,9 @@ struct ReplicaStats {
   std::uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   std::uint64_t preemptions = 0, steps = 0, restarts = 0;
   std::uint64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // guesses ahead
+  /// Batches of KV events handed to the publisher, and those it had no room for
+  /// (--kv-events-config).
+  std::uint64_t kv_event_batches = 0, kv_event_batches_dropped = 0;
   std::int64_t waiting_tokens = 0;     // of prompts without their first token
   std::int64_t predicted_wait_ms = 0;  // of a newcomer without a tenant at priority 0
   std::uint64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_error = 0;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/replica_router.h"
 #include "leader/host_resources.h"
+#include "leader/kv_event_publisher.h"
 #include "leader/node_table.h"
 #include "leader/replica.h"
 #include "leader/sizing.h"
@@ -70,6 +71,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     if (options_.worker_binary.empty()) {
       INFERD_ASSIGN(options_.worker_binary, OwnBinary());
     }
+    INFERD_TRY(OpenKvEvents());
     INFERD_ASSIGN(runtime_dir_, MakeRuntimeDir(options_.runtime_dir));
     rpc::ControlServerOptions control;
     control.unix_path = runtime_dir_ + "/control.sock";
@@ -293,6 +295,19 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   }
 
  private:
+  Result<> OpenKvEvents() {
+    kv_events_.resize(static_cast<std::size_t>(options_.parallel.dp));
+    if (options_.kv_events.enabled && !options_.prefix_cache) {
+      log::Warning("leader", "there will be no KV events: the prefix cache is off");
+    } else if (options_.kv_events.enabled) {
+      for (int r = 0; r < options_.parallel.dp; ++r) {
+        INFERD_ASSIGN(kv_events_[static_cast<std::size_t>(r)],
+                      KvEventPublisher::Open(options_.kv_events, r, kPageTokens));
+      }
+    }
+    return {};
+  }
+
   Result<> Size() {
     const int ranks_here =
         std::max(1, options_.parallel.dp * options_.parallel.ranks_per_replica() / options_.nnodes);
@@ -403,10 +418,14 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       replica.max_waiting_tokens = options_.max_waiting_tokens;
       replica.max_predicted_wait_ms = options_.max_predicted_wait_ms;
       replicas_.push_back(std::make_unique<Replica>(
-          std::move(replica), this, &hasher_, [this, r](std::int64_t cost) {
+          std::move(replica),
+          this,
+          &hasher_,
+          [this, r](std::int64_t cost) {
             const std::lock_guard lock(router_mutex_);
             router_->Finished(r, cost);
-          }));
+          },
+          std::move(kv_events_[static_cast<std::size_t>(r)])));
     }
     available_.assign(replicas_.size(), 1);
     for (std::size_t i = 0; i < replicas_.size(); ++i) {
@@ -541,6 +560,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       false};  // all replicas have served at once; later one is enough
   std::atomic<bool> draining_{false}, failed_{false}, stopped_{false};
   std::vector<std::unique_ptr<Replica>> replicas_;
+  std::vector<std::unique_ptr<KvEventPublisher>> kv_events_;  // [replica], until it exists
 
   std::mutex router_mutex_;
   std::unique_ptr<engine::ReplicaRouter> router_;  // guarded by router_mutex_

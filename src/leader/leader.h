@@ -6,6 +6,7 @@
 #include "engine/prompt_lookup.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+#include "leader/kv_events.h"
 #include "spec/device_choice.h"
 #include "spec/memory_ledger.h"
 #include "spec/parallel.h"
@@ -46,6 +47,7 @@ struct LeaderOptions {
   bool prefix_cache = true;
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   engine::PromptLookupOptions prompt_lookup;
+  KvEventsOptions kv_events;
   std::int64_t step_deadline_ms = 30'000;
   std::int64_t default_queue_deadline_ms = 0;  // 0: none
   std::int32_t threads = 0;  // per host, all ranks; 0: all CPUs this process may use

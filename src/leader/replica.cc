@@ -26,15 +26,22 @@ std::uint64_t ToCount(std::int64_t value) { return static_cast<std::uint64_t>(va
 Replica::Replica(ReplicaOptions options,
                  WorkerHost* host,
                  const engine::PrefixHasher* hasher,
-                 RequestEnded on_ended)
+                 RequestEnded on_ended,
+                 std::unique_ptr<KvEventPublisher> kv_events)
     : options_(std::move(options)),
       clock_(base::SteadyClock::Get()),
+      kv_publisher_(std::move(kv_events)),
+      kv_recorder_([this](KvEventBatch batch) { return kv_publisher_->Publish(std::move(batch)); }),
       scheduler_(options_.scheduler, clock_, *hasher),
       ranks_(options_.ranks, host, clock_),
       table_(std::move(on_ended)),
       masks_(options_.mask_threads, options_.vocab_size, [this](std::uint64_t id, Error error) {
         mailbox_.Post(MaskFailedEvent{id, std::move(error)});
-      }) {}
+      }) {
+  if (kv_publisher_ != nullptr) {
+    scheduler_.Observe(&kv_recorder_);
+  }
+}
 
 Replica::~Replica() { Stop(); }
 
@@ -48,6 +55,9 @@ void Replica::Stop() {
     mailbox_.Post(CancelEvent{});
     thread_.join();
     masks_.Stop();
+    if (kv_publisher_ != nullptr) {
+      kv_publisher_->Stop();
+    }
   }
 }
 
@@ -212,6 +222,7 @@ void Replica::Loop() {
     TakeEngineEvents();
     MakeMasks();
     table_.Publish();
+    kv_recorder_.Flush();
     PublishStats();
   }
   phase_.store(Phase::kStopped);
@@ -518,6 +529,8 @@ void Replica::PublishStats() {
   stats_.drafts = ToCount(now.drafts);
   stats_.draft_tokens = ToCount(now.draft_tokens);
   stats_.accepted_tokens = ToCount(now.accepted_tokens);
+  stats_.kv_event_batches = kv_recorder_.num_batches();
+  stats_.kv_event_batches_dropped = kv_recorder_.num_dropped();
   stats_.steps = ToCount(now.steps);
   stats_.restarts = ranks_.restarts();
   stats_.finished_stop = finished(engine::FinishReason::kStop);

@@ -9,6 +9,8 @@
 #include "engine/scheduler.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
+#include "leader/kv_event_publisher.h"
+#include "leader/kv_event_recorder.h"
 #include "leader/mailbox.h"
 #include "leader/mask_maker.h"
 #include "leader/rank_set.h"
@@ -52,10 +54,12 @@ struct ReplicaOptions {
 class Replica {
  public:
   /// `host` and `hasher` outlive the replica. `on_ended` is called on the engine thread.
+  /// `kv_events`: null for none.
   Replica(ReplicaOptions options,
           WorkerHost* host,
           const engine::PrefixHasher* hasher,
-          RequestEnded on_ended);
+          RequestEnded on_ended,
+          std::unique_ptr<KvEventPublisher> kv_events = nullptr);
   ~Replica();
 
   void Start();
@@ -162,7 +166,10 @@ class Replica {
   std::mutex peers_mutex_;
   std::vector<std::weak_ptr<rpc::Peer>> peers_;  // guarded by peers_mutex_; for CheckStuckSend
 
+  std::unique_ptr<KvEventPublisher> kv_publisher_;  // null: no KV events
+
   // The engine thread's own:
+  KvEventRecorder kv_recorder_;  // outlives the scheduler, which tells it
   engine::Scheduler scheduler_;
   RankSet ranks_;
   SequenceTable table_;

@@ -177,6 +177,8 @@ leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
     sum.drafts += r.drafts;
     sum.draft_tokens += r.draft_tokens;
     sum.accepted_tokens += r.accepted_tokens;
+    sum.kv_event_batches += r.kv_event_batches;
+    sum.kv_event_batches_dropped += r.kv_event_batches_dropped;
     sum.steps += r.steps;
     sum.restarts += r.restarts;
   }
@@ -247,6 +249,14 @@ void AddEngine(const leader::InferenceService& service, Page* page) {
                 "vllm:num_preemptions_total",
                 "Sequences that lost their pages and were recomputed.",
                 real(sum.preemptions));
+  page->Counter("inferd_kv_event_batches_total",
+                nullptr,
+                "Batches of KV events given to the publisher.",
+                real(sum.kv_event_batches));
+  page->Counter("inferd_kv_event_batches_dropped_total",
+                nullptr,
+                "Batches of KV events for which its queue had no room.",
+                real(sum.kv_event_batches_dropped));
   page->Counter("inferd_steps_total", nullptr, "Steps run.", real(sum.steps));
   page->Counter("inferd_worker_restarts_total",
                 nullptr,
