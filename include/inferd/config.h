@@ -23,6 +23,8 @@ struct ModelConfig {
   std::string dtype = "auto";
   std::string quantization;
   bool offline = false;              // never download
+  std::int64_t cache_bytes = 0;      // of models that were downloaded; 0: no bound
+  std::int64_t connections = 8;      // to an object store
   bool force_include_usage = false;  // in streams that did not ask for it
   std::string warmup_file;           // requests that are run before the server is ready
   std::int64_t warmup_timeout_s = 300;

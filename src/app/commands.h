@@ -16,7 +16,7 @@ namespace inferd::app {
 
 Result<> Serve(const Config& config);
 Result<> Worker(const std::vector<std::string>& args);
-Result<> FetchModel(const std::vector<std::string>& names);
+Result<> FetchModel(const CommandLine& line);
 Result<> TokenizeText(const Config& config, const std::vector<std::string>& words);
 Result<> PrintPlan(const CommandLine& line);
 Result<> PrintTopology(const CommandLine& line);

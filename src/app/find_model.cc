@@ -14,10 +14,12 @@
 namespace inferd::app {
 namespace {
 
-Result<std::string> FetchWithProgress(const std::string& name) {
+Result<std::string> FetchWithProgress(const std::string& name, const ModelConfig& config) {
   std::optional<ProgressBar> bar;
   std::string file;
   store::FetchOptions options;
+  options.cache_bytes = config.cache_bytes;
+  options.connections = static_cast<int>(config.connections);
   options.progress = [&](const store::FetchProgress& progress) {
     const std::string what = progress.file + (progress.verifying ? " (verifying)" : "");
     if (!bar || what != file) {
@@ -32,6 +34,7 @@ Result<std::string> FetchWithProgress(const std::string& name) {
 }
 
 Result<store::Model> OpenAs(const std::string& path, const ModelConfig& config) {
+  INFERD_TRY(store::HoldModel(path));
   INFERD_ASSIGN(store::Model model, store::OpenModel(path, config.quantization));
   model.spec.name = config.model;
   return model;
@@ -39,11 +42,12 @@ Result<store::Model> OpenAs(const std::string& path, const ModelConfig& config) 
 
 }  // namespace
 
-Result<> FetchModel(const std::vector<std::string>& names) {
-  if (names.size() != 1) {
+Result<> FetchModel(const CommandLine& line) {
+  if (line.positional.size() != 1) {
     return InvalidArgument("usage: inferd fetch NAME");
   }
-  INFERD_ASSIGN(const std::string path, FetchWithProgress(names.front()));
+  INFERD_ASSIGN(const std::string path,
+                FetchWithProgress(line.positional.front(), line.config.model));
   std::printf("%s\n", path.c_str());
   return {};
 }
@@ -54,7 +58,7 @@ Result<store::Model> FindModel(const ModelConfig& config) {
         "no model given; for example: inferd qwen2.5-coder-0.5b, or inferd --model PATH");
   }
   if (store::IsStoreName(config.model) && !config.offline) {
-    INFERD_ASSIGN(const std::string path, FetchWithProgress(config.model));
+    INFERD_ASSIGN(const std::string path, FetchWithProgress(config.model, config));
     return OpenAs(path, config);
   }
   auto path = store::ResolveModel(config.model);
@@ -65,7 +69,7 @@ Result<store::Model> FindModel(const ModelConfig& config) {
     }
     if (catalog->Find(config.model) != nullptr || store::ParseHubName(config.model)) {
       log::Info("app", "{} is not in the cache yet: fetching it", config.model);
-      path = FetchWithProgress(config.model);
+      path = FetchWithProgress(config.model, config);
     }
   }
   if (!path.ok()) {

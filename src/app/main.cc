@@ -30,7 +30,7 @@ Result<> Run(const inferd::app::CommandLine& line) {
     return inferd::app::Worker(line.positional);
   }
   if (line.command == "fetch") {
-    return inferd::app::FetchModel(line.positional);
+    return inferd::app::FetchModel(line);
   }
   if (line.command == "tokenize") {
     return inferd::app::TokenizeText(line.config, line.positional);

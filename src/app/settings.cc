@@ -84,6 +84,18 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
            .help = "int8, int4: round plain weights at load; awq, gptq, ...: what files hold",
            .value = &m->quantization},
           {"model.offline", {"--offline"}, "Never download a model", &m->offline},
+          {"model.cache_bytes",
+           {"--model-cache-bytes"},
+           "Bound of all downloaded models together: those not used for the longest time make "
+           "room; "
+           "0: none",
+           &m->cache_bytes},
+          {"model.connections",
+           {"--download-connections"},
+           "Connections that read a model from an object store",
+           &m->connections,
+           1,
+           64},
       });
 }
 

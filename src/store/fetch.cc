@@ -8,6 +8,7 @@
 #include "store/download.h"
 #include "store/http.h"
 #include "store/hub.h"
+#include "store/model_cache.h"
 #include "store/resolve.h"
 #include "store/s3_fetch.h"
 
@@ -128,6 +129,12 @@ Result<std::string> FetchSource(const Hub& hub,
   }
   INFERD_ASSIGN(const std::vector<CatalogFile> files, FilesOf(hub, source, selector));
   const bool alone = source.files.size() == 1;
+  std::int64_t bytes = 0;
+  for (const CatalogFile& file : files) {
+    bytes += file.bytes;
+  }
+  INFERD_TRY(MakeRoom(path, bytes, hub.options.cache_bytes));
+  INFERD_TRY(HoldModel(path));
   INFERD_TRY(FetchFiles(hub, source, files, alone ? fs::path(path).parent_path() : fs::path(path)));
   if (!alone) {
     INFERD_TRY(WriteManifest(path, files));

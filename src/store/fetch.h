@@ -36,6 +36,9 @@ struct FetchOptions {
   /// Of an object store: connections at once, and how long none may bring a byte.
   int connections = 8;
   std::int64_t give_up_ms = 120'000;
+  /// Of all models in the cache; those not used for the longest time are removed for a new one. 0:
+  /// no bound.
+  std::int64_t cache_bytes = 0;
   /// Called often, from the calling thread. False cancels; what was loaded stays for the next time.
   std::function<bool(const FetchProgress&)> progress;
 };

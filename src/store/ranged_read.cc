@@ -19,7 +19,7 @@ namespace inferd::store {
 namespace {
 
 /// Large enough that a round trip does not count, small enough that all connections end together.
-constexpr std::int64_t kPieceBytes = 16 << 20;
+constexpr std::int64_t kPieceBytes = 8 << 20;
 /// What is lost at most, per connection, when the process is killed.
 constexpr std::int64_t kRecordBytes = 1 << 20;
 constexpr std::chrono::milliseconds kProgressPeriod{100};
@@ -42,6 +42,9 @@ class Reader {
   }
 
   Result<> Run(int connections, const std::function<bool(std::int64_t)>& progress) {
+    if (!progress(0)) {
+      return Stopped();
+    }
     const std::size_t count = std::min(pieces_.size(), static_cast<std::size_t>(connections));
     working_ = count;
     std::vector<std::thread> threads;
@@ -52,12 +55,14 @@ class Reader {
       std::unique_lock lock(mutex_);
       while (working_ > 0) {
         done_.wait_for(lock, kProgressPeriod);
+        if (working_ == 0) {
+          break;
+        }
         lock.unlock();
         const bool go_on = progress(received_.load());
         lock.lock();
         if (!error_ && !go_on) {
-          error_ = Cancelled("{}: cancelled; what was loaded is kept for the next time",
-                             client_.location().Url());
+          error_ = Stopped();
           stop_ = true;
         }
       }
@@ -65,10 +70,16 @@ class Reader {
     for (std::thread& thread : threads) {
       thread.join();
     }
+    progress(received_.load());
     return error_ ? Result<>(*std::move(error_)) : Result<>();
   }
 
  private:
+  Error Stopped() const {
+    return Cancelled("{}: cancelled; what was loaded is kept for the next time",
+                     client_.location().Url());
+  }
+
   std::optional<Piece> Take() {
     const std::lock_guard lock(mutex_);
     if (pieces_.empty() || stop_) {
@@ -129,7 +140,7 @@ class Reader {
               client_.patience().first_backoff_ms, attempt - 1, answer.retry_after_ms, [this] {
                 return !stop_ && client_.Alive();
               })) {
-        return Cancelled("{}: cancelled", client_.location().Url(object.key));
+        return Stopped();
       }
     }
   }

@@ -30,6 +30,10 @@ Result<std::string> ResolveModel(const std::string& name_or_path);
 /// s3://bucket/prefix: a model that Fetch compares with its store at each start.
 bool IsStoreName(std::string_view name);
 
+/// This process uses the model at `path` until it ends: the cache does not remove it. Nothing for
+/// paths outside the cache. Unavailable when it is being removed at this moment.
+Result<> HoldModel(const std::string& path);
+
 /// Where Fetch puts things: CacheDir()/models.
 std::string ModelCacheDir();
 /// Where a source's model is in the cache, whether or not it is there: its file, or its folder.

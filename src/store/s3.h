@@ -7,6 +7,7 @@
 #include "inferd/result.h"
 #include "store/http.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -14,6 +15,8 @@
 #include <vector>
 
 namespace inferd::store {
+
+inline constexpr std::size_t kMaxS3Key = 1024;
 
 /// s3://bucket/key, where the key is an object's or what the keys of a folder begin with.
 struct S3Location {

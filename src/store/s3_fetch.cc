@@ -107,6 +107,11 @@ class Loader {
       : client_(client), options_(options), folder_(std::move(folder)) {}
 
   Result<> Load(const std::vector<S3File>& files) {
+    std::int64_t bytes = 0;
+    for (const S3File& file : files) {
+      bytes += file.object.bytes;
+    }
+    INFERD_TRY(MakeRoom(folder_, bytes, options_.cache_bytes));
     for (int round = 1;; ++round) {
       INFERD_TRY(Open(files));
       if (reads_.empty()) {
@@ -250,14 +255,17 @@ Result<std::string> FetchS3(std::string_view name, const FetchOptions& options) 
   waiting.file = location.Url();
   // Asked on the calling thread only: other threads are stopped by ReadRanges.
   const auto alive = [&] { return !options.progress || options.progress(waiting); };
-  const S3Client asking(settings, location, PatienceOf(options), alive);
+  // Who can do without the store does not wait for it long.
+  auto latest = LatestIn(location, folder);
+  S3Patience patience = PatienceOf(options);
+  patience.max_attempts = latest.ok() ? std::min(patience.max_attempts, 2) : patience.max_attempts;
+  const S3Client asking(settings, location, patience, alive);
   HttpConnection connection;
   const std::string prefix = IsGgufKey(location.key) ? std::string(StemOf(location.key))
                              : location.key.empty()  ? ""
                                                      : location.key + "/";
   auto objects = asking.List(&connection, prefix);
   if (!objects.ok()) {
-    auto latest = LatestIn(location, folder);
     if (objects.error().code() != Code::kUnavailable || !latest.ok()) {
       return objects.error();
     }
@@ -274,6 +282,7 @@ Result<std::string> FetchS3(std::string_view name, const FetchOptions& options) 
   if (error) {
     return Unavailable("cannot create {}: {}", path, error.message());
   }
+  INFERD_TRY(HoldModel(path));
   if (!IsComplete(path)) {
     INFERD_ASSIGN(const FileLock lock, FileLock::Exclusive(folder + "/lock", alive));
     if (!IsComplete(path)) {

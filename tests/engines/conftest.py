@@ -45,12 +45,12 @@ def spawn(tmp_path):
 
 @pytest.fixture
 def inferd(tmp_path, binary, toy):
-    """inferd(*flags, name=...): a ready server that ends with the test."""
+    """inferd(*flags, name=..., model=...): a ready server that ends with the test."""
     servers = []
 
     def run(*flags, **options):
         options.setdefault("name", f"inferd{len(servers)}")
-        servers.append(harness.Inferd(tmp_path, binary, toy, *flags, **options))
+        servers.append(harness.Inferd(tmp_path, binary, options.pop("model", toy), *flags, **options))
         return servers[-1].ready()
 
     yield run
