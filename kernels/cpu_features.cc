@@ -16,4 +16,8 @@ bool CpuHasAvx512() {
          __builtin_cpu_supports("gfni");
 }
 
+bool CpuHasAvx512Bf16() { return CpuHasAvx512() && __builtin_cpu_supports("avx512bf16"); }
+
+bool CpuHasFastBf16() { return CpuHasAvx512Bf16() && __builtin_cpu_is("amd"); }
+
 }  // namespace inferd::kernels

@@ -17,11 +17,13 @@ namespace inferd::kernels {
 const KernelTable& ScalarKernels() {
   static constexpr KernelTable kTable = {
       .name = "scalar",
+      .bf16_dot = false,
       .matmul = MatMulScalar,
       .attention_bf16 = AttentionBf16Scalar,
       .attention_half = AttentionHalfScalar,
       .attention_float = AttentionFloatScalar,
       .quantize = QuantizeScalar,
+      .to_bf16 = nullptr,
       .rms_norm = RmsNormScalar,
       .gate_mul = GateMulScalar,
       .add = AddScalar,
@@ -33,11 +35,13 @@ const KernelTable& ScalarKernels() {
 const KernelTable& Avx2Kernels() {
   static constexpr KernelTable kTable = {
       .name = "avx2",
+      .bf16_dot = false,
       .matmul = MatMulAvx2,
       .attention_bf16 = AttentionBf16Avx2,
       .attention_half = AttentionHalfAvx2,
       .attention_float = AttentionFloatAvx2,
       .quantize = QuantizeAvx2,
+      .to_bf16 = nullptr,
       .rms_norm = RmsNormAvx2,
       .gate_mul = GateMulAvx2,
       .add = AddAvx2,
@@ -49,11 +53,31 @@ const KernelTable& Avx2Kernels() {
 const KernelTable& Avx512Kernels() {
   static constexpr KernelTable kTable = {
       .name = "avx512-vnni",
+      .bf16_dot = false,
       .matmul = MatMulAvx512,
       .attention_bf16 = AttentionBf16Avx512,
       .attention_half = AttentionHalfAvx512,
       .attention_float = AttentionFloatAvx512,
       .quantize = QuantizeAvx512,
+      .to_bf16 = nullptr,
+      .rms_norm = RmsNormAvx512,
+      .gate_mul = GateMulAvx512,
+      .add = AddAvx512,
+      .axpy = AxpyAvx512,
+  };
+  return kTable;
+}
+
+const KernelTable& Avx512Bf16Kernels() {
+  static constexpr KernelTable kTable = {
+      .name = "avx512-bf16",
+      .bf16_dot = true,
+      .matmul = MatMulAvx512Bf16,
+      .attention_bf16 = AttentionBf16Avx512,
+      .attention_half = AttentionHalfAvx512,
+      .attention_float = AttentionFloatAvx512,
+      .quantize = QuantizeAvx512,
+      .to_bf16 = ToBf16Avx512,
       .rms_norm = RmsNormAvx512,
       .gate_mul = GateMulAvx512,
       .add = AddAvx512,

@@ -19,6 +19,7 @@ namespace inferd::kernels {
 ///          y = f * 2^-shift
 ///   float  f = fma(a[k], w[k], f), k ascending, for F32, F16 and BF16 weights: only the stored
 ///          weights are rounded
+///   bf16   vdpbf16ps, pairs of k ascending: BF16 weights where the table has bf16_dot
 ///
 /// k is never split and chunks store and reload f, so a row's bits depend on nothing but the row.
 struct MatMulArgs {
@@ -27,10 +28,12 @@ struct MatMulArgs {
   std::size_t panel_bytes;
   std::int64_t n;
   std::int64_t k;
-  const ActBlock* a_int8;  // [m, k / 32], rows ld_int8 blocks apart
-  const float* a_float;    // [m, k]
+  const ActBlock* a_int8;       // [m, k / 32], rows ld_int8 blocks apart
+  const float* a_float;         // [m, k]
+  const std::uint16_t* a_bf16;  // [m, k rounded up to even], the pad zero
   std::ptrdiff_t ld_int8;
   std::ptrdiff_t ld_float;
+  std::ptrdiff_t ld_bf16;  // even
   std::int64_t m;
   float* y;
   std::ptrdiff_t ldy;
@@ -84,12 +87,15 @@ enum class Gate : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
 struct KernelTable {
   const char* name;
+  bool bf16_dot;  // kBf16 panels meet activations rounded to bf16
   void (*matmul)(const MatMulArgs& args);
   void (*attention_bf16)(const AttentionArgs& args);
   void (*attention_half)(const AttentionArgs& args);
   void (*attention_float)(const AttentionArgs& args);
   /// q blocks of x[0..k), the last one padded with zeros.
   void (*quantize)(const float* x, std::int64_t k, ActBlock* out);
+  /// x[0..k) rounded to bf16, padded with a zero to an even count; null without bf16_dot.
+  void (*to_bf16)(const float* x, std::int64_t k, std::uint16_t* out);
   /// y = x / sqrt(mean(x^2) + eps) * weight; weight may be null (all ones). y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t k, float* y);
   /// y = gate_fn(gate) * up. y may be gate.
@@ -103,9 +109,15 @@ struct KernelTable {
 const KernelTable& ScalarKernels();
 const KernelTable& Avx2Kernels();
 const KernelTable& Avx512Kernels();
+/// Avx512Kernels with bf16_dot.
+const KernelTable& Avx512Bf16Kernels();
 
 /// What this CPU and its operating system support.
 bool CpuHasAvx2();    // with FMA and BMI2
 bool CpuHasAvx512();  // F, BW, DQ, VL with VNNI, VBMI and GFNI
+bool CpuHasAvx512Bf16();
+/// vdpbf16ps does twice the work of an FMA per cycle: on AMD's cores (Zen 4 and later), not on
+/// Intel's, where it takes as long as four (measured on Sapphire Rapids: half the rate of FMA).
+bool CpuHasFastBf16();
 
 }  // namespace inferd::kernels

@@ -20,6 +20,10 @@ void PassAvx2(const MatMulArgs& args) {
   return IsInt8Form(args.form) ? Int8MatMulAvx2(args) : FloatMatMulAvx2(args);
 }
 
+void PassBf16(const MatMulArgs& args) {
+  return args.form == PackForm::kBf16 ? Bf16DotMatMulAvx512(args) : PassAvx512(args);
+}
+
 void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
   MatMulArgs pass = args;
   for (std::int64_t token = 0; token < args.m; token += kMatMulRows) {
@@ -28,6 +32,7 @@ void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
       pass.a_int8 = args.a_int8 + token * args.ld_int8;
     } else {
       pass.a_float = args.a_float + token * args.ld_float;
+      pass.a_bf16 = args.a_bf16 + token * args.ld_bf16;
     }
     pass.y = args.y + token * args.ldy;
     body(pass);
@@ -37,6 +42,8 @@ void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
 }  // namespace
 
 void MatMulAvx512(const MatMulArgs& args) { InPasses(args, PassAvx512); }
+
+void MatMulAvx512Bf16(const MatMulArgs& args) { InPasses(args, PassBf16); }
 
 void MatMulAvx2(const MatMulArgs& args) { InPasses(args, PassAvx2); }
 

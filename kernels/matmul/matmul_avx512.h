@@ -20,4 +20,11 @@ void GemmAvx512(const MatMulArgs& args);
 /// kBf16, kF32, kF16; m in 1..kMatMulRows.
 void FloatMatMulAvx512(const MatMulArgs& args);
 
+/// As MatMulAvx512, but kBf16 panels meet a_bf16. Needs AVX512_BF16.
+void MatMulAvx512Bf16(const MatMulArgs& args);
+/// kBf16 with a_bf16; m in 1..kMatMulRows.
+void Bf16DotMatMulAvx512(const MatMulArgs& args);
+/// Round to nearest even, denormals to zero; an odd k is padded with a zero.
+void ToBf16Avx512(const float* x, std::int64_t k, std::uint16_t* out);
+
 }  // namespace inferd::kernels

@@ -46,6 +46,24 @@ Result<std::int64_t> SimKvBytes(const WorkerSettings& worker,
   return least * std::max(1, ranks);
 }
 
+/// Whether BF16 weights (FP8 ones are multiplied as BF16) meet bf16 activations: --dtype, on CPUs.
+Result<bool> UsesBf16Dot(const std::string& dtype,
+                         const store::Model& model,
+                         spec::DeviceKind device) {
+  if (device != spec::DeviceKind::kCpu) {
+    if (dtype != "auto") {
+      return InvalidArgument(
+          "--dtype {} is for --device cpu: other devices compute in the type of the files", dtype);
+    }
+    return false;
+  }
+  const auto& tensors = model.tensors.tensors();
+  const bool held = std::any_of(tensors.begin(), tensors.end(), [](const store::TensorInfo& t) {
+    return t.dtype == DType::kBF16 || t.dtype == DType::kF8E4M3;
+  });
+  return held && (dtype == "bfloat16" || (dtype == "auto" && ops::HasFastBf16()));
+}
+
 /// With --device sim:PROFILE[/MODEL]: the sizes of that model, the words of the served one.
 Result<> FillSim(const Config& config, leader::LeaderOptions* options) {
   INFERD_ASSIGN(const cost::SimDevice sim, cost::ParseSimDevice(config.worker.device));
@@ -130,6 +148,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                      : kv.ends_with("16") ? spec::KvDtype::kF16
                                           : spec::KvDtype::kF32;
   options.quantization = config.model.quantization;
+  INFERD_ASSIGN(options.bf16_dot, UsesBf16Dot(config.model.dtype, model, options.device.kind));
   options.max_model_len = config.model.max_model_len;
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);

@@ -475,6 +475,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     load.kv_pages = sizing_.kv_pages;
     load.kv_dtype = options_.kv_dtype;
     load.quantization = options_.quantization;
+    load.bf16_dot = options_.bf16_dot;
     load.device = device;
     load.comm = options_.comm;
     load.threads = place.threads;

@@ -44,6 +44,7 @@ struct LeaderOptions {
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
   spec::CommBackend comm = spec::CommBackend::kAuto;
   std::string quantization;  // --quantization, for the workers
+  bool bf16_dot = false;     // CPU workers: as spec::LoadRequest::bf16_dot
   bool prefix_cache = true;
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   engine::PromptLookupOptions prompt_lookup;

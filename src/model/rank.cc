@@ -507,7 +507,7 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
   INFERD_ASSIGN(store::Model model, store::OpenModel(request.model_path, request.quantization));
   INFERD_TRY(CheckShard(model.spec, request.shard));
   INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
-                ops::MakeDevice(request.device, request.threads, request.cpus));
+                ops::MakeDevice(request.device, request.threads, request.cpus, request.bf16_dot));
   LoadWeightsOptions load_options;
   load_options.threads = request.threads;
   load_options.progress = progress;

@@ -39,6 +39,7 @@ kernels::Gate KernelGate(GateKind kind) {
 CpuDevice::CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<ThreadTeam> team)
     : kernels_(kernels),
       team_(std::move(team)),
+      shares_(team_->size()),
       row_scratch_(static_cast<std::size_t>(team_->size())) {
   for (int i = 0; i < team_->size(); ++i) {
     Result<tensor::HostBuffer> scratch = tensor::HostBuffer::Allocate(kernels::kMatMulScratch);
@@ -216,29 +217,37 @@ void CpuDevice::RunJobs() {
   for (const PanelJob& job : jobs_) {
     total += job.panel_cost * static_cast<double>(job.num_panels);
   }
+  const std::int64_t pieces = team_->size() == 1 ? 1 : team_->size() * kPiecesPerThread;
+  shares_.Deal(pieces);
   team_->Run([&](int thread) {
-    const double threads = team_->size();
-    const double low = total * thread / threads;
-    const double high = thread + 1 == team_->size() ? total + 1 : total * (thread + 1) / threads;
-    double start = 0;
-    for (const PanelJob& job : jobs_) {
-      // The panels that begin in [low, high): both neighbours of a border compute the same one.
-      const auto border = [&](double at) {
-        const double panels = std::ceil((at - start) / job.panel_cost);
-        return static_cast<std::int64_t>(
-            std::clamp(panels, 0.0, static_cast<double>(job.num_panels)));
-      };
-      kernels::MatMulArgs args = job.args;
-      args.first = border(low);
-      args.last = border(high);
-      args.scratch =
-          reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
-      if (args.first < args.last && args.m > 0) {
-        kernels_.matmul(args);
-      }
-      start += job.panel_cost * static_cast<double>(job.num_panels);
+    std::uint8_t* const scratch =
+        reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
+    for (std::int64_t p = shares_.Next(thread); p >= 0; p = shares_.Next(thread)) {
+      const double part = total / static_cast<double>(pieces);
+      const double low = part * static_cast<double>(p);
+      RunPiece(low, p + 1 == pieces ? total + 1 : part * static_cast<double>(p + 1), scratch);
     }
   });
+}
+
+void CpuDevice::RunPiece(double low, double high, std::uint8_t* scratch) {
+  double start = 0;
+  for (const PanelJob& job : jobs_) {
+    // The panels that begin in [low, high): both neighbours of a border compute the same one.
+    const auto border = [&](double at) {
+      const double panels = std::ceil((at - start) / job.panel_cost);
+      return static_cast<std::int64_t>(
+          std::clamp(panels, 0.0, static_cast<double>(job.num_panels)));
+    };
+    kernels::MatMulArgs args = job.args;
+    args.first = border(low);
+    args.last = border(high);
+    args.scratch = scratch;
+    if (args.first < args.last && args.m > 0) {
+      kernels_.matmul(args);
+    }
+    start += job.panel_cost * static_cast<double>(job.num_panels);
+  }
 }
 
 void CpuDevice::ParallelFor(std::int64_t count,
@@ -249,9 +258,15 @@ void CpuDevice::ParallelFor(std::int64_t count,
 
 namespace {
 
-Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
+Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa, bool bf16_dot) {
   if (const char* forced = std::getenv("INFERD_CPU_ISA"); isa == "auto" && forced != nullptr) {
     isa = forced;
+  }
+  if (bf16_dot && !kernels::CpuHasAvx512Bf16()) {
+    return FailedPrecondition(
+        "this CPU lacks AVX512_BF16, so it cannot compute in bfloat16: use --dtype float32 (on "
+        "every "
+        "host of a group, as they compute alike)");
   }
   if (isa == "scalar") {
     return &kernels::ScalarKernels();
@@ -260,7 +275,7 @@ Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
     if (!kernels::CpuHasAvx512()) {
       return FailedPrecondition("this CPU lacks AVX-512 with VNNI, VBMI or GFNI: use auto");
     }
-    return &kernels::Avx512Kernels();
+    return bf16_dot ? &kernels::Avx512Bf16Kernels() : &kernels::Avx512Kernels();
   }
   if (isa == "avx2" || (isa == "auto" && kernels::CpuHasAvx2())) {
     if (!kernels::CpuHasAvx2()) {
@@ -276,8 +291,10 @@ Result<const kernels::KernelTable*> ChooseKernels(std::string_view isa) {
 
 }  // namespace
 
+bool HasFastBf16() { return kernels::CpuHasFastBf16(); }
+
 Result<std::unique_ptr<Device>> MakeCpuDevice(const CpuOptions& options) {
-  INFERD_ASSIGN(const kernels::KernelTable* kernels, ChooseKernels(options.isa));
+  INFERD_ASSIGN(const kernels::KernelTable* kernels, ChooseKernels(options.isa, options.bf16_dot));
   INFERD_ASSIGN(std::unique_ptr<ThreadTeam> team, ThreadTeam::Make(options.threads, options.cpus));
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*kernels, std::move(team)));
 }

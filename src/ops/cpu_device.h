@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "ops/device.h"
 #include "ops/thread_team.h"
+#include "ops/work_shares.h"
 #include "tensor/host_buffer.h"
 
 #include <array>
@@ -20,11 +21,15 @@ namespace inferd::ops {
 
 class CpuMatrix final : public PackedMatrix {
  public:
-  CpuMatrix(kernels::PackForm pack_form, std::int64_t n, std::int64_t k, tensor::HostBuffer data);
+  CpuMatrix(kernels::PackForm pack_form,
+            std::int64_t n,
+            std::int64_t k,
+            ActForm form,
+            tensor::HostBuffer data);
 
   std::int64_t n() const override { return n_; }
   std::int64_t k() const override { return k_; }
-  ActForm form() const override;
+  ActForm form() const override { return form_; }
   std::size_t bytes() const override { return data_.size(); }
 
   std::int64_t num_panels() const { return kernels::NumPanels(n_); }
@@ -35,6 +40,7 @@ class CpuMatrix final : public PackedMatrix {
 
  private:
   kernels::PackForm pack_form_;
+  ActForm form_;
   std::int64_t n_;
   std::int64_t k_;
   std::size_t panel_bytes_;
@@ -59,7 +65,8 @@ class CpuActivations final : public Activations {
               std::int64_t columns,
               const std::byte* in) override;
 
-  /// Takes x[0..count) as values [column, column + count) of a row; column is a multiple of 32.
+  /// Takes x[0..count) as values [column, column + count) of a row; column is a multiple of 32,
+  /// count even unless it reaches the row's end.
   void Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count);
   /// Copies a row of the same forms and k.
   void CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row);
@@ -72,8 +79,10 @@ class CpuActivations final : public Activations {
   unsigned forms_;
   const kernels::KernelTable& kernels_;
   std::ptrdiff_t ld_int8_;
+  std::ptrdiff_t ld_bf16_;
   tensor::HostBuffer int8_;
   tensor::HostBuffer float_;
+  tensor::HostBuffer bf16_;
 
   // One form as bytes, for CopyOut and CopyIn.
   struct Plane {
@@ -83,7 +92,7 @@ class CpuActivations final : public Activations {
     std::size_t unit_bytes;
   };
   /// The forms held, in a fixed order; the rest have no bytes.
-  std::array<Plane, 2> Planes() const;
+  std::array<Plane, 3> Planes() const;
 };
 
 class CpuDevice final : public Device {
@@ -202,6 +211,8 @@ class CpuDevice final : public Device {
   template <class F>
   void ForEach(std::int64_t count, std::int64_t work, F&& body);
   void RunJobs();
+  /// The panels of the jobs that begin at costs [low, high), the jobs laid end to end.
+  void RunPiece(double low, double high, std::uint8_t* scratch);
   void ReserveRows(std::int64_t k);
   void PostRow(const QkvTask& task, const AttentionSequence& sequence, std::int64_t row) const;
   void AttendItem(const AttentionTask& task, const AttentionItem& item) const;
@@ -215,6 +226,7 @@ class CpuDevice final : public Device {
 
   const kernels::KernelTable& kernels_;
   std::unique_ptr<ThreadTeam> team_;
+  WorkShares shares_;                            // of the region that runs
   std::vector<tensor::HostBuffer> scratch_;      // one per thread, for products
   std::vector<std::vector<float>> row_scratch_;  // one row per thread, grown to the widest
   std::vector<PanelJob> jobs_;

@@ -12,6 +12,13 @@
 namespace inferd::ops {
 namespace {
 
+ActForm ActFormOf(kernels::PackForm form, bool bf16_dot) {
+  if (kernels::IsInt8Form(form)) {
+    return kActInt8;
+  }
+  return bf16_dot && form == kernels::PackForm::kBf16 ? kActBf16 : kActFloat;
+}
+
 tensor::HostBuffer AllocateOrDie(std::size_t bytes) {
   Result<tensor::HostBuffer> buffer = tensor::HostBuffer::Allocate(bytes);
   INFERD_CHECK_MSG(buffer.ok(), "activation buffers fit the planned memory");
@@ -27,23 +34,14 @@ bool IsWeightType(DType type) {
 CpuMatrix::CpuMatrix(kernels::PackForm pack_form,
                      std::int64_t n,
                      std::int64_t k,
+                     ActForm form,
                      tensor::HostBuffer data)
     : pack_form_(pack_form),
+      form_(form),
       n_(n),
       k_(k),
       panel_bytes_(kernels::PanelBytes(pack_form, k)),
       data_(std::move(data)) {}
-
-ActForm CpuMatrix::form() const {
-  switch (pack_form_) {
-    case kernels::PackForm::kF32:
-    case kernels::PackForm::kF16:
-    case kernels::PackForm::kBf16:
-      return kActFloat;
-    default:
-      return kActInt8;
-  }
-}
 
 kernels::MatMulArgs CpuMatrix::Args() const {
   kernels::MatMulArgs args = {};
@@ -59,7 +57,12 @@ CpuActivations::CpuActivations(std::int64_t max_rows,
                                std::int64_t k,
                                unsigned forms,
                                const kernels::KernelTable& kernels)
-    : max_rows_(max_rows), k_(k), forms_(forms), kernels_(kernels), ld_int8_((k + 31) / 32) {
+    : max_rows_(max_rows),
+      k_(k),
+      forms_(forms),
+      kernels_(kernels),
+      ld_int8_((k + 31) / 32),
+      ld_bf16_(k + k % 2) {
   const auto rows = static_cast<std::size_t>(max_rows);
   // One spare line: kernels may read whole vectors past the last row.
   if ((forms & kActInt8) != 0) {
@@ -68,6 +71,9 @@ CpuActivations::CpuActivations(std::int64_t max_rows,
   }
   if ((forms & kActFloat) != 0) {
     float_ = AllocateOrDie(rows * static_cast<std::size_t>(k) * 4 + 64);
+  }
+  if ((forms & kActBf16) != 0) {
+    bf16_ = AllocateOrDie(rows * static_cast<std::size_t>(ld_bf16_) * 2 + 64);
   }
 }
 
@@ -83,9 +89,13 @@ void CpuActivations::Fill(std::int64_t row,
     auto* values = reinterpret_cast<float*>(float_.data());
     std::memcpy(values + row * k_ + column, x, static_cast<std::size_t>(count) * 4);
   }
+  if ((forms_ & kActBf16) != 0) {
+    auto* values = reinterpret_cast<std::uint16_t*>(bf16_.data());
+    kernels_.to_bf16(x, count, values + row * ld_bf16_ + column);
+  }
 }
 
-std::array<CpuActivations::Plane, 2> CpuActivations::Planes() const {
+std::array<CpuActivations::Plane, 3> CpuActivations::Planes() const {
   constexpr std::size_t kBlockBytes = sizeof(kernels::ActBlock);
   const auto plane = [&](ActForm form,
                          const tensor::HostBuffer& data,
@@ -100,7 +110,8 @@ std::array<CpuActivations::Plane, 2> CpuActivations::Planes() const {
         held ? unit_bytes : 0};
   };
   return {plane(kActInt8, int8_, ld_int8_, 32, kBlockBytes),
-          plane(kActFloat, float_, static_cast<std::ptrdiff_t>(k_), 1, 4)};
+          plane(kActFloat, float_, static_cast<std::ptrdiff_t>(k_), 1, 4),
+          plane(kActBf16, bf16_, ld_bf16_, 1, 2)};
 }
 
 std::size_t CpuActivations::ColumnBytes(std::int64_t columns) const {
@@ -155,16 +166,23 @@ void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, 
   if ((forms_ & kActFloat) != 0) {
     copy(float_, from.float_, k_ * 4);
   }
+  if ((forms_ & kActBf16) != 0) {
+    copy(bf16_, from.bf16_, ld_bf16_ * 2);
+  }
 }
 
 void CpuActivations::SetInputs(std::int64_t row, kernels::MatMulArgs* args) const {
   args->ld_int8 = ld_int8_;
   args->ld_float = k_;
+  args->ld_bf16 = ld_bf16_;
   if ((forms_ & kActInt8) != 0) {
     args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + row * ld_int8_;
   }
   if ((forms_ & kActFloat) != 0) {
     args->a_float = reinterpret_cast<const float*>(float_.data()) + row * k_;
+  }
+  if ((forms_ & kActBf16) != 0) {
+    args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + row * ld_bf16_;
   }
 }
 
@@ -224,7 +242,8 @@ Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
         "row {} holds Inf or NaN: the weights are damaged or were converted wrongly",
         bad_row.load());
   }
-  return std::unique_ptr<PackedMatrix>(std::make_unique<CpuMatrix>(form, n, k, std::move(data)));
+  return std::unique_ptr<PackedMatrix>(
+      std::make_unique<CpuMatrix>(form, n, k, ActFormOf(form, kernels_.bf16_dot), std::move(data)));
 }
 
 }  // namespace inferd::ops

@@ -4,18 +4,13 @@
 
 #include "ops/cpu_device.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <utility>
 
 namespace inferd::ops {
 
 /// Below this many values touched, a region's two barriers cost more than the second thread saves.
 inline constexpr std::int64_t kInlineValues = 16384;
-
-/// Items [first, second) of `total` that thread `id` of `threads` takes.
-inline std::pair<std::int64_t, std::int64_t> Share(std::int64_t total, int id, int threads) {
-  return {total * id / threads, total * (id + 1) / threads};
-}
 
 template <class F>
 void CpuDevice::ForEach(std::int64_t count, std::int64_t work, F&& body) {
@@ -25,10 +20,13 @@ void CpuDevice::ForEach(std::int64_t count, std::int64_t work, F&& body) {
     }
     return;
   }
+  const std::int64_t pieces = std::min<std::int64_t>(count, team_->size() * kPiecesPerThread);
+  shares_.Deal(pieces);
   team_->Run([&](int thread) {
-    const auto [first, last] = Share(count, thread, team_->size());
-    for (std::int64_t i = first; i < last; ++i) {
-      body(thread, i);
+    for (std::int64_t p = shares_.Next(thread); p >= 0; p = shares_.Next(thread)) {
+      for (std::int64_t i = count * p / pieces; i < count * (p + 1) / pieces; ++i) {
+        body(thread, i);
+      }
     }
   });
 }

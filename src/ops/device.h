@@ -30,6 +30,7 @@ namespace inferd::ops {
 enum ActForm : unsigned {
   kActFloat = 1,  // float rows: F32, F16, BF16 and F8_E4M3 weights
   kActInt8 = 2,   // int8 blocks of 32 with scale and sums: all block-quantised weights
+  kActBf16 = 4,   // bf16 rows: BF16 and F8_E4M3 weights of a CPU device with bf16_dot
 };
 
 /// A weight matrix in the kernels' layout, [n output rows, k inputs]. Immutable after packing.
@@ -189,9 +190,15 @@ struct CpuOptions {
   int threads = 1;
   /// CPUs to pin the threads to, one each; empty: not pinned.
   std::span<const int> cpus;
-  /// Highest instruction set to use: "auto", "scalar", "avx2", "avx512".
+  /// Highest instruction set to use: "auto", "scalar", "avx2", "avx512". INFERD_CPU_ISA stands in
+  /// for auto; below AVX-512 there is no bf16_dot.
   std::string_view isa = "auto";
+  /// BF16 weights meet activations rounded to bf16 (vdpbf16ps) in place of floats.
+  bool bf16_dot = false;
 };
+
+/// Whether bf16_dot is faster than floats on this host's CPU.
+bool HasFastBf16();
 
 Result<std::unique_ptr<Device>> MakeCpuDevice(const CpuOptions& options);
 
@@ -213,9 +220,10 @@ Result<std::unique_ptr<Device>> MakeCudaEmuDevice(const CudaOptions& options);
 /// why.
 Result<std::vector<std::int64_t>> CudaDeviceBytes();
 
-/// By LoadRequest::device: "cpu", "cuda:<name>", "cuda-emu:<index>".
+/// By LoadRequest::device: "cpu", "cuda:<name>", "cuda-emu:<index>". bf16_dot: of a CPU device.
 Result<std::unique_ptr<Device>> MakeDevice(std::string_view device,
                                            int threads,
-                                           std::span<const int> cpus);
+                                           std::span<const int> cpus,
+                                           bool bf16_dot = false);
 
 }  // namespace inferd::ops

@@ -47,9 +47,10 @@ Result<std::unique_ptr<Device>> MakeCudaEmuDevice(const CudaOptions&) {
 
 Result<std::unique_ptr<Device>> MakeDevice(std::string_view device,
                                            int threads,
-                                           std::span<const int> cpus) {
+                                           std::span<const int> cpus,
+                                           bool bf16_dot) {
   if (device == "cpu") {
-    return MakeCpuDevice({.threads = threads, .cpus = cpus});
+    return MakeCpuDevice({.threads = threads, .cpus = cpus, .bf16_dot = bf16_dot});
   }
   const std::size_t colon = device.find(':');
   const std::string_view kind = device.substr(0, colon);

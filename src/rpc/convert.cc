@@ -50,6 +50,7 @@ void Put(const spec::LoadRequest& load, v1::Load* proto) {
   proto->set_kv_pages(load.kv_pages);
   proto->set_kv_dtype(static_cast<std::int32_t>(load.kv_dtype));
   proto->set_quantization(load.quantization);
+  proto->set_bf16_dot(load.bf16_dot);
   proto->set_device(load.device);
   proto->set_comm(static_cast<std::int32_t>(load.comm));
   proto->set_threads(load.threads);
@@ -258,6 +259,7 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
   }
   load.kv_dtype = static_cast<spec::KvDtype>(proto.kv_dtype());
   load.quantization = proto.quantization();
+  load.bf16_dot = proto.bf16_dot();
   load.device = proto.device();
   if (proto.comm() < 0 || proto.comm() > static_cast<int>(spec::CommBackend::kHost)) {
     return InvalidArgument("load request: unknown comm backend {}", proto.comm());

@@ -42,6 +42,7 @@ struct LoadRequest {
   std::int64_t kv_pages = 0;
   KvDtype kv_dtype = KvDtype::kAuto;
   std::string quantization;  // --quantization, as given
+  bool bf16_dot = false;     // CPU: BF16 weights meet activations rounded to bf16
   std::string device = "cpu";
   CommBackend comm = CommBackend::kAuto;
   std::int32_t threads = 1;

@@ -32,6 +32,7 @@ Device& TheDevice() {
     CpuOptions options;
     options.threads = Threads();
     options.cpus = cpus;
+    options.bf16_dot = std::getenv("INFERD_BENCH_BF16_DOT") != nullptr;
     Result<std::unique_ptr<Device>> made = MakeCpuDevice(options);
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", made.error().message().c_str());

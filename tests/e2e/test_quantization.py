@@ -49,3 +49,18 @@ def test_what_cannot_be_done_is_refused_at_once(inferd, name, words):
     ran = subprocess.run([inferd, "serve", PLAIN, "--port", "0", "--quantization", name], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 1
     assert words in ran.stderr
+
+
+@pytest.mark.parametrize("layout", [["--tp", "2"], ["--pp", "2"]])
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_a_bf16_model_computes_alike_on_every_layout(inferd, tmp_path, layout, dtype):
+    """auto is bfloat16 where the CPU is fast at it: slices of activations then travel as bf16."""
+    alone = greedy(inferd, "llama", tmp_path / "one", "--dtype", dtype)
+    assert greedy(inferd, "llama", tmp_path / "many", "--dtype", dtype, *layout) == alone
+
+
+def test_dtype_is_for_cpus(inferd):
+    ran = subprocess.run([inferd, "serve", "--model", str(DATA / "llama"), "--device", "cuda-emu", "--dtype", "float32", "--port", "0"],
+                         capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert "--dtype float32 is for --device cpu" in ran.stderr

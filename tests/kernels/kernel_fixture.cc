@@ -153,6 +153,9 @@ std::vector<const KernelTable*> Tables() {
   if (CpuHasAvx512()) {
     tables.push_back(&Avx512Kernels());
   }
+  if (CpuHasAvx512Bf16()) {
+    tables.push_back(&Avx512Bf16Kernels());
+  }
   return tables;
 }
 

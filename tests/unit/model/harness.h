@@ -49,6 +49,7 @@ struct ShardSetOptions {
   int threads = 1;
   std::string device = "cpu";
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;  // kF32: only the stored weights are rounded
+  bool bf16_dot = false;                          // CPU: activations of BF16 weights are rounded
   std::string quantization;
 };
 

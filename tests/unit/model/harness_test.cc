@@ -167,7 +167,8 @@ Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
   LoadWeightsOptions load_options;
   load_options.threads = options.threads;
   for (const spec::ShardPlan& plan : set->plans_) {
-    INFERD_ASSIGN(auto device, ops::MakeDevice(options.device, options.threads, {}));
+    INFERD_ASSIGN(auto device,
+                  ops::MakeDevice(options.device, options.threads, {}, options.bf16_dot));
     INFERD_ASSIGN(ShardWeights weights, LoadWeights(*set->model_, plan, *device, load_options));
     INFERD_ASSIGN(auto shard, Shard::Make(spec, plan, std::move(weights), *device, shard_options));
     set->devices_.push_back(std::move(device));

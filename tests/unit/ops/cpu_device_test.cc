@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU device against plain arithmetic, and its bits against themselves over batches, chunks and
 // thread counts.
+#include "kernels/kernels.h"
 #include "ops/device.h"
 #include "tensor/host_buffer.h"
 
@@ -61,6 +62,21 @@ double Silu(double x) { return x / (1 + std::exp(-x)); }
 TEST(CpuDevice, DescribesItself) {
   EXPECT_EQ(MakeDevice(1, "scalar")->Describe(), "cpu scalar, 1 thread");
   EXPECT_NE(MakeDevice(2)->Describe().find(", 2 threads"), std::string::npos);
+}
+
+TEST(CpuDevice, Bf16InputsWhereTheCpuHasThem) {
+  CpuOptions options;
+  options.bf16_dot = true;
+  const auto device = MakeCpuDevice(options);
+  if (!kernels::CpuHasAvx512Bf16()) {
+    EXPECT_NE(device.error().message().find("use --dtype float32"), std::string::npos);
+    return;
+  }
+  EXPECT_EQ((*device)->Describe(), "cpu avx512-bf16, 1 thread");
+  const std::vector<std::uint16_t> weights(64 * 2, 0x3f80);
+  const auto packed = (*device)->Pack(DType::kBF16, std::as_bytes(std::span(weights)), 2, 64, 128);
+  ASSERT_TRUE(packed.ok());
+  EXPECT_EQ((*packed)->form(), kActBf16);
 }
 
 TEST(CpuDevice, RefusesUnknownInstructionSets) {
