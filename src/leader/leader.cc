@@ -8,6 +8,7 @@
 #include "leader/kv_event_publisher.h"
 #include "leader/node_table.h"
 #include "leader/replica.h"
+#include "leader/runtime_dir.h"
 #include "leader/sizing.h"
 #include "plan/placement.h"
 #include "rpc/control_server.h"
@@ -35,19 +36,6 @@ constexpr std::int64_t kDefaultKvBytes = 4LL << 30;
 constexpr std::chrono::milliseconds kWatchdogPeriod{100};
 constexpr std::int64_t kWorkerGraceMs = 2'000;
 
-/// A private folder for the control socket; removed with the leader.
-Result<std::string> MakeRuntimeDir(const std::string& wanted) {
-  const char* tmp = std::getenv("TMPDIR");
-  std::string path =
-      (wanted.empty() ? std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") : wanted) +
-      "/inferd-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) {
-    return FailedPrecondition(
-        "cannot make a private folder {}: set --runtime-dir to a writable place", path);
-  }
-  return path;
-}
-
 class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
  public:
   explicit LeaderImpl(LeaderOptions options)
@@ -72,9 +60,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       INFERD_ASSIGN(options_.worker_binary, OwnBinary());
     }
     INFERD_TRY(OpenKvEvents());
-    INFERD_ASSIGN(runtime_dir_, MakeRuntimeDir(options_.runtime_dir));
+    INFERD_ASSIGN(runtime_dir_, RuntimeDir::Make(options_.runtime_dir));
     rpc::ControlServerOptions control;
-    control.unix_path = runtime_dir_ + "/control.sock";
+    control.unix_path = runtime_dir_.socket_path();
     control.tcp_address = options_.control_address;
     control.secret = options_.secret;
     INFERD_ASSIGN(control_, rpc::StartControlServer(control, this));
@@ -240,10 +228,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     if (control_ != nullptr) {
       control_->Stop();
     }
-    if (!runtime_dir_.empty()) {
-      ::unlink((runtime_dir_ + "/control.sock").c_str());
-      ::rmdir(runtime_dir_.c_str());
-    }
+    runtime_dir_.Remove();
   }
 
   const spec::MemoryLedger& ledger() const override { return sizing_.ledger; }
@@ -554,7 +539,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   const engine::PrefixHasher hasher_;
   std::vector<spec::ShardPlan> shards_;
   Sizing sizing_;
-  std::string runtime_dir_;
+  RuntimeDir runtime_dir_;
 
   std::atomic<bool> started_{false};  // replicas_ is complete and never changes again
   mutable std::atomic<bool> was_ready_{
