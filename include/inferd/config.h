@@ -89,6 +89,7 @@ struct HttpConfig {
   bool strict_requests = false;   // unknown fields of a request are refused
   std::int64_t heartbeat_s = 15;  // of streams that have nothing to say; 0: none
   bool access_log = true;
+  bool enable_sleep_mode = false;  // POST /sleep and /wake_up
   std::int64_t drain_delay_s = 0;  // unready, yet serving, before new work is refused
   std::int64_t shutdown_timeout_s = 30;
 };

@@ -72,6 +72,11 @@ void AddHttp(HttpConfig* h, std::vector<Setting>* out) {
            {"--enable-ssl-refresh"},
            "TLS: load the files again when they change; new connections use them",
            &h->enable_ssl_refresh},
+          {"http.enable_sleep_mode",
+           {"--enable-sleep-mode"},
+           "Answer POST /sleep and /wake_up, which give memory back and take it again; with keys "
+           "they need the scope admin",
+           &h->enable_sleep_mode},
           {"http.heartbeat_s",
            {"--stream-heartbeat"},
            "Seconds without an event after which a stream sends the comment `: ping`; 0: never",

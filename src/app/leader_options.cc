@@ -160,6 +160,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                 ParseSpeculativeConfig(config.scheduler.speculative_config));
   options.num_speculative_tokens = speculation.num_tokens;
   options.prompt_lookup = speculation.prompt_lookup;
+  options.enable_sleep_mode = config.http.enable_sleep_mode;
   INFERD_ASSIGN(options.kv_events,
                 ParseKvEventsConfig(config.observability.kv_events_config, options.parallel.dp));
   options.step_deadline_ms = config.scheduler.step_deadline_ms;

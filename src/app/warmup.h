@@ -28,6 +28,11 @@ class WarmingService final : public leader::InferenceService {
 
   Result<> Submit(leader::GenerateRequest request, leader::Refusal* refusal) override;
   void Cancel(leader::StreamId stream, std::int32_t choice) override;
+  Result<> Sleep(int level, leader::SleepMode mode) override {
+    return service_->Sleep(level, mode);
+  }
+  Result<> WakeUp() override { return service_->WakeUp(); }
+  int sleep_level() const override { return service_->sleep_level(); }
   leader::Phase phase() const override;
   leader::LoadProgress load_progress() const override { return service_->load_progress(); }
   std::vector<leader::ReplicaStats> stats() const override { return service_->stats(); }

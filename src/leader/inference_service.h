@@ -98,8 +98,17 @@ enum class Phase : std::uint8_t {
   kRecovering,
   kDraining,
   kStopped,
-  kFailed
+  kFailed,
+  kAsleep
 };
+
+/// What becomes of requests that run when the server is put to sleep.
+enum class SleepMode : std::uint8_t {
+  kAbort,  // they end with an error
+  kWait,   // they end first, for kSleepWaitMs at most
+  kKeep    // they go on after waking, from where they were
+};
+inline constexpr std::int64_t kSleepWaitMs = 300'000;
 
 struct LoadProgress {
   std::int64_t bytes_done = 0;
@@ -142,6 +151,16 @@ class InferenceService {
   virtual void Cancel(StreamId stream, std::int32_t choice) = 0;
 
   virtual Phase phase() const = 0;
+  /// Refuses requests, lets go of the KV cache (level 1) and also of the weights (level 2), and
+  /// returns when the memory of all ranks is free. Blocks, with a deadline: for a thread that may
+  /// wait. kNotFound: sleeping is not enabled; kFailedPrecondition: somebody else does the same or
+  /// the opposite at this time; kUnavailable: not ready; kDeadlineExceeded: it goes on.
+  virtual Result<> Sleep(int level, SleepMode mode) = 0;
+  /// Returns when all replicas serve again; errors as of Sleep.
+  virtual Result<> WakeUp() = 0;
+  /// 0: awake, or on the way there.
+  virtual int sleep_level() const = 0;
+
   virtual LoadProgress load_progress() const = 0;
   virtual std::vector<ReplicaStats> stats() const = 0;
   virtual const spec::ModelSpec& model() const = 0;

@@ -7,9 +7,11 @@
 #include "leader/host_resources.h"
 #include "leader/kv_event_publisher.h"
 #include "leader/node_table.h"
+#include "leader/place_ranks.h"
 #include "leader/replica.h"
 #include "leader/runtime_dir.h"
 #include "leader/sizing.h"
+#include "leader/sleeper.h"
 #include "plan/placement.h"
 #include "rpc/control_server.h"
 #include "rpc/secret.h"
@@ -23,7 +25,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -89,6 +90,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     if (draining_.load()) {
       return Unavailable("the server is shutting down");
     }
+    if (phase() == Phase::kAsleep) {
+      return Unavailable("the server is asleep; POST /wake_up wakes it");
+    }
     if (phase() != Phase::kReady && phase() != Phase::kRecovering) {
       return Unavailable("the model is not ready; ask /readyz and try again");
     }
@@ -136,6 +140,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     if (!started_.load()) {
       return Phase::kStarting;
     }
+    if (const Sleeper::State sleep = sleeper_.state(); sleep != Sleeper::State::kAwake) {
+      return sleep == Sleeper::State::kWaking ? Phase::kLoading : Phase::kAsleep;
+    }
     // One replica that serves is enough; else the state of the one furthest from serving.
     Phase worst = Phase::kReady;
     bool any_ready = false;
@@ -151,6 +158,16 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     }
     return was_ready_.load() && any_ready ? Phase::kReady : worst;
   }
+
+  Result<> Sleep(int level, SleepMode mode) override {
+    INFERD_TRY(MaySleep());
+    return sleeper_.Sleep(level, mode);
+  }
+  Result<> WakeUp() override {
+    INFERD_TRY(MaySleep());
+    return sleeper_.WakeUp();
+  }
+  int sleep_level() const override { return sleeper_.level(); }
 
   LoadProgress load_progress() const override {
     LoadProgress sum;
@@ -280,6 +297,16 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   }
 
  private:
+  Result<> MaySleep() const {
+    if (!options_.enable_sleep_mode) {
+      return NotFound("sleeping is not enabled; start the server with --enable-sleep-mode");
+    }
+    if (!was_ready_.load() || draining_.load()) {
+      return Unavailable("the server is not ready; ask /readyz and try again");
+    }
+    return {};
+  }
+
   Result<> OpenKvEvents() {
     kv_events_.resize(static_cast<std::size_t>(options_.parallel.dp));
     if (options_.kv_events.enabled && !options_.prefix_cache) {
@@ -371,12 +398,12 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
         return;
       }
     }
-    Result<std::vector<plan::RankPlacement>> places = Place();
+    Result<std::vector<plan::RankPlacement>> places = PlaceAllRanks(options_, nodes_->AgentCpus());
     if (!places.ok()) {
       Fail(places.error());
       return;
     }
-    Result<std::vector<std::string>> devices = DevicesOf(*places);
+    Result<std::vector<std::string>> devices = DevicesOf(options_, *places);
     if (!devices.ok()) {
       Fail(devices.error());
       return;
@@ -400,6 +427,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       replica.eos_tokens = options_.model.eos_ids;
       replica.num_speculative_tokens = options_.num_speculative_tokens;
       replica.vocab_size = options_.model.vocab_size;
+      replica.keeps_weights_asleep = options_.device.kind == spec::DeviceKind::kCpu ||
+                                     options_.device.kind == spec::DeviceKind::kSim;
       replica.max_waiting_tokens = options_.max_waiting_tokens;
       replica.max_predicted_wait_ms = options_.max_predicted_wait_ms;
       replicas_.push_back(std::make_unique<Replica>(
@@ -421,31 +450,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       replica->Start();
     }
     Watch();
-  }
-
-  Result<std::vector<plan::RankPlacement>> Place() const {
-    std::vector<plan::NodeInfo> nodes(static_cast<std::size_t>(options_.nnodes));
-    nodes[0].cpus = AllowedCpus();
-    if (options_.threads > 0 && static_cast<std::size_t>(options_.threads) < nodes[0].cpus.size()) {
-      nodes[0].cpus.resize(static_cast<std::size_t>(options_.threads));
-    }
-    const std::vector<std::int32_t> agents = nodes_->AgentCpus();
-    for (std::size_t i = 1; i < nodes.size(); ++i) {
-      nodes[i].cpus.resize(static_cast<std::size_t>(agents[i]));
-      std::iota(nodes[i].cpus.begin(), nodes[i].cpus.end(), 0);
-    }
-    return plan::PlaceRanks(options_.parallel, nodes, options_.allow_cross_host_tp);
-  }
-
-  /// The device of each place: those of a host are dealt to its ranks in order.
-  Result<std::vector<std::string>> DevicesOf(const std::vector<plan::RankPlacement>& places) const {
-    std::map<std::int32_t, int> used;
-    std::vector<std::string> devices;
-    for (const plan::RankPlacement& place : places) {
-      INFERD_ASSIGN(std::string device, spec::DeviceOfRank(options_.device, used[place.node]++));
-      devices.push_back(std::move(device));
-    }
-    return devices;
   }
 
   spec::LoadRequest MakeLoad(const spec::ShardPlan& shard,
@@ -546,6 +550,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       false};  // all replicas have served at once; later one is enough
   std::atomic<bool> draining_{false}, failed_{false}, stopped_{false};
   std::vector<std::unique_ptr<Replica>> replicas_;
+  Sleeper sleeper_{&replicas_, [this] { return draining_.load() || stopped_.load(); }};
   std::vector<std::unique_ptr<KvEventPublisher>> kv_events_;  // [replica], until it exists
 
   std::mutex router_mutex_;

@@ -49,6 +49,7 @@ struct LeaderOptions {
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   engine::PromptLookupOptions prompt_lookup;
   KvEventsOptions kv_events;
+  bool enable_sleep_mode = false;
   std::int64_t step_deadline_ms = 30'000;
   std::int64_t default_queue_deadline_ms = 0;  // 0: none
   std::int32_t threads = 0;  // per host, all ranks; 0: all CPUs this process may use

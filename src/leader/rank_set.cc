@@ -111,8 +111,15 @@ void RankSet::OnIdle(std::uint64_t worker_id, const rpc::Idle& idle) {
 }
 
 void RankSet::OnLost(std::uint64_t worker_id, std::string_view why) {
-  if (const int rank = RankOf(worker_id); rank >= 0) {
-    Lose(static_cast<std::size_t>(rank), why);
+  const int rank = RankOf(worker_id);
+  if (rank < 0) {
+    return;
+  }
+  const auto index = static_cast<std::size_t>(rank);
+  if (ranks_[index].state == RankState::kLeaving) {
+    End(&ranks_[index], 0);
+  } else {
+    Lose(index, why);
   }
 }
 
@@ -127,14 +134,19 @@ void RankSet::Lose(std::size_t index, std::string_view why) {
   generation_broken_ =
       generation_broken_ || rank.state == RankState::kRunning || rank.state == RankState::kJoining;
   running_ = false;
-  host_->KillWorker(rank.worker_id, options_.nodes[index]);
-  if (rank.peer != nullptr) {
-    rank.peer->Close();
-    rank.peer.reset();
-  }
   ++rank.failures;
   ++restarts_;
-  SetState(&rank, RankState::kDead, RespawnPauseMs(rank.failures, rank.worker_id));
+  End(&rank, RespawnPauseMs(rank.failures, rank.worker_id));
+}
+
+void RankSet::End(Rank* rank, std::int64_t respawn_pause_ms) {
+  host_->KillWorker(rank->worker_id,
+                    options_.nodes[static_cast<std::size_t>(rank - ranks_.data())]);
+  if (rank->peer != nullptr) {
+    rank->peer->Close();
+    rank->peer.reset();
+  }
+  SetState(rank, RankState::kDead, respawn_pause_ms);
 }
 
 void RankSet::BeginGeneration(std::uint64_t generation) {
@@ -151,11 +163,50 @@ void RankSet::BeginGeneration(std::uint64_t generation) {
   }
 }
 
+void RankSet::Sleep(std::uint64_t generation, bool end_processes) {
+  const std::uint64_t old = generation_;
+  generation_ = generation;
+  generation_broken_ = false;
+  running_ = false;
+  asleep_ = true;
+  for (Rank& rank : ranks_) {
+    if (rank.state == RankState::kDead || rank.state == RankState::kLeaving) {
+      continue;
+    }
+    if (rank.peer != nullptr) {
+      rank.peer->Send(rpc::Abort{old, true});
+    }
+    if (rank.state == RankState::kSpawned || rank.state == RankState::kLoading || end_processes) {
+      if (rank.peer != nullptr) {
+        rank.peer->Send(rpc::Shutdown{});
+      }
+      SetState(&rank, RankState::kLeaving, options_.abort_deadline_ms);
+    } else {
+      SetState(&rank, RankState::kAborting, options_.abort_deadline_ms);
+    }
+  }
+}
+
+void RankSet::Wake() {
+  asleep_ = false;
+  for (Rank& rank : ranks_) {
+    if (rank.state == RankState::kDead) {
+      SetState(&rank, RankState::kDead, 0);
+    }
+  }
+}
+
+bool RankSet::at_rest() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.state == RankState::kIdle || rank.state == RankState::kDead;
+  });
+}
+
 bool RankSet::Tick() {
   const std::int64_t now_ns = clock_.NowNs();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
-    if (now_ns < rank.deadline_ns) {
+    if (now_ns < rank.deadline_ns || (asleep_ && rank.state == RankState::kDead)) {
       continue;
     }
     switch (rank.state) {
@@ -177,12 +228,16 @@ bool RankSet::Tick() {
       case RankState::kJoining:
         Lose(i, "it did not join its group in time");
         break;
+      case RankState::kLeaving:
+        End(&rank, 0);
+        break;
       case RankState::kIdle:
       case RankState::kRunning:
         break;  // These have no deadline.
     }
   }
-  if (!generation_broken_ && std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+  if (!asleep_ && !generation_broken_ &&
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
         return rank.state == RankState::kIdle;
       })) {
     JoinAll();

@@ -46,6 +46,8 @@ struct RankSetOptions {
 ///   kIdle -> (all idle; Join sent) -> kJoining -> (Joined) -> kRunning
 ///   kJoining, kRunning -> (fault anywhere; Abort sent) -> kAborting -> (Idle) -> kIdle
 ///   any -> (exit, stream lost, deadline: killed) -> kDead
+///   any -> (put to sleep for good; Shutdown sent) -> kLeaving -> (exit, deadline: killed) -> kDead
+/// Asleep, nothing leaves kIdle or kDead.
 enum class RankState : std::uint8_t {
   kDead,
   kSpawned,
@@ -53,7 +55,8 @@ enum class RankState : std::uint8_t {
   kIdle,
   kJoining,
   kRunning,
-  kAborting
+  kAborting,
+  kLeaving
 };
 
 /// Owner: the replica's engine thread.
@@ -76,6 +79,13 @@ class RankSet {
 
   /// A new generation: ranks that take part in the old one are aborted. Tick joins them anew.
   void BeginGeneration(std::uint64_t generation);
+
+  /// As BeginGeneration, but the ranks are not joined, nor lost ones replaced, until Wake(). They
+  /// give back their KV caches, or with `end_processes` everything.
+  void Sleep(std::uint64_t generation, bool end_processes);
+  void Wake();
+  /// True when nothing is left to be given back.
+  bool at_rest() const;
 
   bool running() const { return running_; }
   bool Owns(std::uint64_t worker_id) const { return Find(worker_id) != nullptr; }
@@ -105,6 +115,7 @@ class RankSet {
   const Rank* Find(std::uint64_t worker_id) const;
   void SetState(Rank* rank, RankState state, std::int64_t deadline_ms);
   void Lose(std::size_t index, std::string_view why);
+  void End(Rank* rank, std::int64_t respawn_pause_ms);
   void JoinAll();
 
   const RankSetOptions options_;
@@ -115,6 +126,7 @@ class RankSet {
   std::uint64_t generation_ = 0;
   bool running_ = false;
   bool generation_broken_ = false;
+  bool asleep_ = false;
   std::uint64_t restarts_ = 0;
 };
 

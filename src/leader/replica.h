@@ -38,6 +38,8 @@ struct ReplicaOptions {
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   std::int64_t vocab_size = 0;              // of the logits; token masks cover it
   int mask_threads = 2;
+  /// Level 1 of Sleep() keeps the processes, and with them the weights.
+  bool keeps_weights_asleep = true;
   /// After this many faults in a row without a finished step, what is running is failed instead of
   /// replayed once more.
   int max_replays = 3;
@@ -73,6 +75,13 @@ class Replica {
                   std::int64_t cost_tokens,
                   Refusal* refusal);
   void Cancel(StreamId stream, std::int32_t choice);
+  /// Asynchronous: rested() is true when it is done. What runs is failed, or with `keep_requests`
+  /// goes on after WakeUp().
+  void Sleep(int level, bool keep_requests);
+  /// Asynchronous: phase() is kReady when it is done.
+  void WakeUp();
+  bool rested() const { return sleeps_done_.load() == sleeps_asked_.load(); }
+  bool has_requests() const { return admitted_.load() > 0; }
 
   // What the control server and the launchers report.
   void OnHello(std::shared_ptr<rpc::Peer> peer);
@@ -115,8 +124,20 @@ class Replica {
     std::uint64_t sequence = 0;
     Error error;
   };
-  using Event =
-      std::variant<SubmitEvent, CancelEvent, HelloEvent, MessageEvent, LostEvent, MaskFailedEvent>;
+  struct SleepEvent {
+    std::uint64_t number = 0;
+    int level = 1;
+    bool keep_requests = false;
+  };
+  struct WakeEvent {};
+  using Event = std::variant<SubmitEvent,
+                             CancelEvent,
+                             HelloEvent,
+                             MessageEvent,
+                             LostEvent,
+                             MaskFailedEvent,
+                             SleepEvent,
+                             WakeEvent>;
 
   struct SentStep {
     std::int64_t step = 0;
@@ -135,11 +156,14 @@ class Replica {
   void Handle(MessageEvent& event);
   void Handle(LostEvent& event);
   void Handle(MaskFailedEvent& event);
+  void Handle(SleepEvent& event);
+  void Handle(WakeEvent& event);
   void HandleStepResult(std::uint64_t worker_id, const spec::StepResult& result);
   void HandleFault(std::uint64_t worker_id, const rpc::Fault& fault);
 
   void Pump();
   void CheckRanks();
+  void CheckSleep();
   void CheckStepDeadline();
   void CheckRecoveryDeadline();
   void BeginRecovery(const std::string& why);
@@ -156,6 +180,7 @@ class Replica {
   std::atomic<bool> stop_{false};
   std::atomic<Phase> phase_{Phase::kStarting};
   std::atomic<std::int64_t> admitted_{0};  // sequences submitted and not ended
+  std::atomic<std::uint64_t> sleeps_asked_{0}, sleeps_done_{0};
   mutable std::mutex backlog_mutex_;
   engine::Backlog backlog_;  // guarded by backlog_mutex_
   std::atomic<std::int64_t> bytes_done_{0}, bytes_total_{0};
@@ -182,6 +207,9 @@ class Replica {
   bool gave_up_waiting_ = false;  // in this recovery
   int load_failures_ = 0;
   bool was_ready_ = false;
+  bool asleep_ = false;         // between SleepEvent and WakeEvent
+  bool keep_requests_ = false;  // while asleep
+  std::uint64_t sleep_number_ = 0;
   std::vector<engine::TokenEvent> token_events_;
   std::vector<engine::MaskRequest> mask_requests_;
   MaskMaker masks_;  // its threads post to the mailbox and send to the ranks

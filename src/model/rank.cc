@@ -85,6 +85,10 @@ class RankImpl final : public Rank {
   Result<> Join(std::uint64_t generation, RankComms comms) override;
   Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) override;
   void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
+  void ReleaseMemory() override {
+    joined_ = false;
+    shard_->ReleaseKv();
+  }
   void Abort() override;
 
   tensor::DeviceQueue* queue() override { return device_->queue(); }
@@ -198,6 +202,7 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   generation_ = generation;
   masks_.Reset(generation);
   last_step_ = -1;
+  INFERD_TRY(shard_->NeedKv());
   INFERD_TRY(shard_->Join(comms_.tp.get(), comms_.ep.get()));
   joined_ = true;
   return {};

@@ -58,6 +58,9 @@ class Rank {
   /// Thread-safe: the tokens that a constrained row may take. Masks of other generations than the
   /// last Join's are dropped.
   virtual void GiveMask(spec::TokenMask mask) = 0;
+  /// Gives back what the next Join can make anew, the KV cache; Join comes before the next Run.
+  /// Does nothing where little is held.
+  virtual void ReleaseMemory() {}
   /// Thread-safe, idempotent: a pending Run fails with kAborted.
   virtual void Abort() = 0;
 

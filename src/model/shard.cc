@@ -67,7 +67,7 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
   }
   std::unique_ptr<Shard> shard(new Shard(model, plan, std::move(weights), device, options));
   INFERD_ASSIGN(shard->rope_, RopeTables::Make(model, options.max_model_len, device));
-  INFERD_ASSIGN(shard->kv_, KvCache::Make(device, model, plan, options.kv_type, options.kv_pages));
+  INFERD_TRY(shard->NeedKv());
   shard->kv_head_of_ = spec::KvHeadOfQuery(model, plan);
   shard->max_logit_rows_ = std::min(options.max_num_seqs, kMaxLogitRows);
   INFERD_TRY(shard->AllocateArena());
@@ -89,6 +89,13 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
   }
   INFERD_TRY(device.Wait());
   return shard;
+}
+
+Result<> Shard::NeedKv() {
+  if (kv_.num_pages() == 0) {
+    INFERD_ASSIGN(kv_, KvCache::Make(device_, model_, plan_, options_.kv_type, options_.kv_pages));
+  }
+  return {};
 }
 
 Result<> Shard::AllocateArena() {

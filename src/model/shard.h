@@ -62,6 +62,9 @@ class Shard {
   Result<std::vector<float>> FinalHidden(std::int32_t row);
 
   KvCache& kv() { return kv_; }
+  /// Between steps: gives the pages back, makes them again (zeroed).
+  void ReleaseKv() { kv_ = KvCache(); }
+  Result<> NeedKv();
   std::int64_t activation_bytes() const;
   std::int64_t weight_bytes() const { return weights_.bytes; }
   /// Rows sent to each local expert since the last call of ClearExpertTokens, summed over layers.

@@ -497,7 +497,10 @@ struct ToWorkerWriter {
   void operator()(const spec::LoadRequest& m) const { Put(m, proto->mutable_load()); }
   void operator()(const spec::JoinRequest& m) const { Put(m, proto->mutable_join()); }
   void operator()(const spec::StepPlan& m) const { Put(m, proto->mutable_step_plan()); }
-  void operator()(const Abort& m) const { proto->mutable_abort()->set_generation(m.generation); }
+  void operator()(const Abort& m) const {
+    proto->mutable_abort()->set_generation(m.generation);
+    proto->mutable_abort()->set_release_memory(m.release_memory);
+  }
   void operator()(const Shutdown&) const { proto->mutable_shutdown(); }
   void operator()(const SpawnWorker& m) const {
     proto->mutable_spawn_worker()->set_worker_id(m.worker_id);
@@ -566,7 +569,7 @@ Result<ToWorker> FromProto(const v1::ToWorker& proto) {
       return ToWorker(std::move(plan));
     }
     case v1::ToWorker::kAbort:
-      return ToWorker(Abort{proto.abort().generation()});
+      return ToWorker(Abort{proto.abort().generation(), proto.abort().release_memory()});
     case v1::ToWorker::kShutdown:
       return ToWorker(Shutdown{});
     case v1::ToWorker::kSpawnWorker:

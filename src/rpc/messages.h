@@ -64,6 +64,7 @@ using FromWorker =
 
 struct Abort {
   std::uint64_t generation = 0;
+  bool release_memory = false;  // and give back what the next Join can make anew
 };
 struct Shutdown {};
 struct SpawnWorker {

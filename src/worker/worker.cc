@@ -176,6 +176,9 @@ class Worker {
 
   Result<> Handle(const rpc::Abort& abort) {
     faulted_ = false;
+    if (abort.release_memory && rank_ != nullptr) {
+      rank_->ReleaseMemory();
+    }
     client_->Send(rpc::Idle{abort.generation});
     return {};
   }

@@ -36,6 +36,9 @@ class TokenSource final : public leader::InferenceService {
 
   Result<> Submit(leader::GenerateRequest request, leader::Refusal* refusal) override;
   void Cancel(leader::StreamId stream, std::int32_t choice) override;
+  Result<> Sleep(int, leader::SleepMode) override { return {}; }
+  Result<> WakeUp() override { return {}; }
+  int sleep_level() const override { return 0; }
   leader::Phase phase() const override { return leader::Phase::kReady; }
   leader::LoadProgress load_progress() const override { return {}; }
   std::vector<leader::ReplicaStats> stats() const override { return {}; }

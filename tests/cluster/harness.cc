@@ -116,6 +116,7 @@ Server::Server(const ServerOptions& options) {
   leader_options.step_deadline_ms = options.step_deadline_ms;
   leader_options.max_waiting = options.max_waiting;
   leader_options.prefix_cache = options.prefix_cache;
+  leader_options.enable_sleep_mode = options.enable_sleep_mode;
   auto started = leader::Leader::Start(std::move(leader_options));
   if (!started.ok()) {
     ADD_FAILURE() << started.error().message();

@@ -57,6 +57,7 @@ struct ServerOptions {
   std::int64_t step_deadline_ms = 10'000;
   std::int64_t max_waiting = 1024;
   bool prefix_cache = true;
+  bool enable_sleep_mode = false;
   std::vector<std::int32_t> eos_ids;  // instead of the model's; none: max_tokens sets the lengths
 };
 

@@ -12,6 +12,9 @@ std::optional<Error> NotServing(leader::Phase phase, bool draining) {
   if (phase == leader::Phase::kStarting || phase == leader::Phase::kLoading) {
     return Unavailable("The model is loading; try again soon");
   }
+  if (phase == leader::Phase::kAsleep) {
+    return Unavailable("The server is asleep; POST /wake_up wakes it");
+  }
   if (phase == leader::Phase::kFailed) {
     return Unavailable("The model is not available");
   }

@@ -34,8 +34,9 @@ Result<Outcome> CallHandler(Handler handler,
 /// CallHandler, or one that asks more of a request.
 using HandlerCall = decltype(&CallHandler);
 
-/// Where a handler runs. Inline ones only read atomics.
-enum class Place { kInline, kLight, kHeavy };
+/// Where a handler runs. Inline ones only read atomics; slow ones may wait for minutes, one at a
+/// time.
+enum class Place { kInline, kLight, kHeavy, kSlow };
 
 struct Endpoint {
   std::string_view method;

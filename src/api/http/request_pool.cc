@@ -8,21 +8,30 @@
 #include <utility>
 
 namespace inferd::api {
+namespace {
 
-RequestPool::RequestPool(int threads, std::size_t queue) : heavy_(queue), light_(queue) {
+constexpr std::size_t kSlowQueue = 8;
+
+}  // namespace
+
+RequestPool::RequestPool(int threads, std::size_t queue)
+    : heavy_(queue), light_(queue), slow_(kSlowQueue) {
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this] { Work(&heavy_); });
   }
   threads_.emplace_back([this] { Work(&light_); });
+  threads_.emplace_back([this] { Work(&slow_); });
 }
 
 RequestPool::~RequestPool() {
   heavy_.Close();
   light_.Close();
+  slow_.Close();
 }
 
 bool RequestPool::TryRun(Lane lane, Job job) {
-  return (lane == Lane::kHeavy ? heavy_ : light_).TryPush(std::move(job));
+  auto& queue = lane == Lane::kHeavy ? heavy_ : lane == Lane::kLight ? light_ : slow_;
+  return queue.TryPush(std::move(job));
 }
 
 void RequestPool::Work(base::BoundedQueue<Job>* queue) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads for what is too long for an I/O thread: JSON, templates, tokenising. A lane of its own
-// for light work keeps /metrics and /v1/models answering while long prompts are tokenised. Both
-// lanes are bounded.
+// for light work keeps /metrics and /v1/models answering while long prompts are tokenised, and
+// one for what waits for minutes holds up neither. All lanes are bounded.
 #pragma once
 
 #include "base/bounded_queue.h"
@@ -16,7 +16,7 @@ namespace inferd::api {
 class RequestPool {
  public:
   using Job = std::move_only_function<void()>;
-  enum class Lane { kHeavy, kLight };
+  enum class Lane { kHeavy, kLight, kSlow };
 
   RequestPool(int threads, std::size_t queue);
   /// Runs what is queued, then joins.
@@ -32,6 +32,7 @@ class RequestPool {
 
   base::BoundedQueue<Job> heavy_;
   base::BoundedQueue<Job> light_;
+  base::BoundedQueue<Job> slow_;
   std::vector<std::jthread> threads_;
 };
 

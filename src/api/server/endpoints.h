@@ -15,6 +15,9 @@ Result<Outcome> Load(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> Version(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> OpenApi(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> GetMetrics(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> GoToSleep(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> WakeUp(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> IsSleeping(const ServerContext&, const HttpRequest&, Fault*);
 
 /// All endpoints.
 std::span<const Endpoint> Endpoints();

@@ -26,6 +26,8 @@ std::string_view PhaseName(leader::Phase phase) {
       return "stopped";
     case leader::Phase::kFailed:
       return "failed";
+    case leader::Phase::kAsleep:
+      return "asleep";
   }
   return "unknown";
 }

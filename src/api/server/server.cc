@@ -260,8 +260,10 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                        std::get<HttpResponse>(RunHandler(*route.endpoint, context, request)),
                        std::move(more));
   }
-  const auto lane = route.endpoint->place == Place::kHeavy ? RequestPool::Lane::kHeavy
-                                                           : RequestPool::Lane::kLight;
+  const Place place = route.endpoint->place;
+  const auto lane = place == Place::kHeavy  ? RequestPool::Lane::kHeavy
+                    : place == Place::kSlow ? RequestPool::Lane::kSlow
+                                            : RequestPool::Lane::kLight;
   if (!pool_->TryRun(
           lane, MakeJob(io, key, *route.endpoint, std::move(context), std::move(request), more))) {
     refuse(ResourceExhausted("Too many requests wait to be read; try again soon"), {});

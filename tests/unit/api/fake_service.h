@@ -121,6 +121,17 @@ class FakeInferenceService final : public leader::InferenceService {
     changed_.notify_all();
   }
 
+  Result<> Sleep(int level, leader::SleepMode mode) override {
+    sleep_level_ = level;
+    sleep_mode_ = mode;
+    return {};
+  }
+  Result<> WakeUp() override {
+    sleep_level_ = 0;
+    return {};
+  }
+  int sleep_level() const override { return sleep_level_; }
+  leader::SleepMode sleep_mode() const { return sleep_mode_; }
   leader::Phase phase() const override { return phase_.load(); }
   leader::LoadProgress load_progress() const override { return {1, 2}; }
   std::vector<leader::ReplicaStats> stats() const override {
@@ -248,6 +259,8 @@ class FakeInferenceService final : public leader::InferenceService {
     }
   }
 
+  std::atomic<int> sleep_level_{0};
+  std::atomic<leader::SleepMode> sleep_mode_{leader::SleepMode::kAbort};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Running> running_;

@@ -133,6 +133,53 @@ TEST_F(RankSetTest, ARankThatDoesNotLeaveItsStepIsKilled) {
   EXPECT_TRUE(peers_[1]->closed);
 }
 
+TEST_F(RankSetTest, AsleepRanksGiveBackMemoryAndWaitToBeWoken) {
+  LoadAndJoin(1);
+  ranks_.Sleep(2, false);
+  EXPECT_FALSE(ranks_.running());
+  EXPECT_FALSE(ranks_.at_rest());
+  for (const auto& peer : peers_) {
+    EXPECT_TRUE(std::get<rpc::Abort>(peer->sent.back()).release_memory);
+  }
+  ranks_.OnIdle(1, {1});
+  ranks_.OnIdle(2, {1});
+  EXPECT_TRUE(ranks_.at_rest());
+  ranks_.OnLost(2, "killed");  // is not replaced now
+  clock_.AdvanceMs(60'000);
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_EQ(host_.spawned.size(), 2U);
+  EXPECT_EQ(peers_[0]->Count<spec::JoinRequest>(), 1) << "joined asleep";
+  ranks_.Wake();
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_EQ(host_.spawned.size(), 3U);
+  const auto replacement = Attach(3);
+  ranks_.OnLoaded(3, {});
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_EQ(peers_[0]->Count<spec::JoinRequest>(), 2);
+  EXPECT_EQ(peers_[0]->Count<spec::LoadRequest>(), 1) << "the weights were kept";
+  ranks_.OnJoined(1, {2});
+  ranks_.OnJoined(3, {2});
+  EXPECT_TRUE(ranks_.running());
+}
+
+TEST_F(RankSetTest, AsleepForGoodTheProcessesEndAndThatIsNoLoss) {
+  LoadAndJoin(1);
+  ranks_.Sleep(2, true);
+  EXPECT_EQ(peers_[0]->Count<rpc::Shutdown>(), 1);
+  ranks_.OnIdle(1, {1});
+  EXPECT_FALSE(ranks_.at_rest());
+  ranks_.OnLost(1, "it ended");
+  EXPECT_FALSE(ranks_.at_rest());
+  clock_.AdvanceMs(2'001);  // the other one does not end by itself
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_TRUE(ranks_.at_rest());
+  EXPECT_EQ(host_.killed.back(), 2U);
+  EXPECT_EQ(ranks_.restarts(), 0U);
+  ranks_.Wake();
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_EQ(host_.spawned.size(), 4U) << "both are started anew, at once";
+}
+
 TEST_F(RankSetTest, MessagesOfAnOldGenerationOrWorkerChangeNothing) {
   LoadAndJoin(1);
   ranks_.OnLost(1, "killed");

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "leader/sleeper.h"
+
+#include "base/error.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace inferd::leader {
+namespace {
+
+constexpr int kPollMs = 5;
+constexpr std::chrono::milliseconds kFallMost{30'000};   // longer than a worker that is killed
+constexpr std::chrono::milliseconds kWakeMost{600'000};  // weights are read again
+
+Error Busy() {
+  return FailedPrecondition(
+      "the server is falling asleep or waking up; GET /is_sleeping tells when it has");
+}
+
+}  // namespace
+
+bool Sleeper::All(bool (*is)(const Replica& replica)) const {
+  return std::all_of(
+      replicas_->begin(), replicas_->end(), [is](const auto& replica) { return is(*replica); });
+}
+
+Result<> Sleeper::WaitUntil(const std::function<bool()>& done,
+                            std::chrono::milliseconds most,
+                            std::string_view what) const {
+  const auto deadline = std::chrono::steady_clock::now() + most;
+  while (!done()) {
+    if (give_up_()) {
+      return Unavailable("the server is shutting down");
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return DeadlineExceeded("{} within {} s", what, most.count() / 1000);
+    }
+    ::poll(nullptr, 0, kPollMs);
+  }
+  return {};
+}
+
+Result<> Sleeper::Sleep(int level, SleepMode mode) {
+  const std::unique_lock lock(busy_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return Busy();
+  }
+  if (state_.load() == State::kAsleep && level <= level_.load()) {
+    return {};
+  }
+  if (state_.load() == State::kAwake && mode == SleepMode::kWait) {
+    state_.store(State::kFalling);  // nothing new is taken
+    const auto idle = [this] { return All([](const Replica& r) { return !r.has_requests(); }); };
+    Result<> ended =
+        WaitUntil(idle, std::chrono::milliseconds(kSleepWaitMs), "running requests did not end");
+    if (!ended.ok()) {
+      state_.store(State::kAwake);
+      return ended;
+    }
+  }
+  state_.store(State::kFalling);
+  level_.store(level);
+  for (const auto& replica : *replicas_) {
+    replica->Sleep(level, mode == SleepMode::kKeep);
+  }
+  state_.store(State::kAsleep);
+  return WaitUntil([this] { return All([](const Replica& r) { return r.rested(); }); },
+                   kFallMost,
+                   "the workers have not given their memory back");
+}
+
+Result<> Sleeper::WakeUp() {
+  const std::unique_lock lock(busy_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return Busy();
+  }
+  if (state_.load() == State::kAwake) {
+    return {};
+  }
+  state_.store(State::kWaking);
+  for (const auto& replica : *replicas_) {
+    replica->WakeUp();
+  }
+  level_.store(0);
+  const auto ready = [this] {
+    return All([](const Replica& r) { return r.phase() == Phase::kReady; });
+  };
+  INFERD_TRY(WaitUntil(ready, kWakeMost, "the model was not back"));
+  state_.store(State::kAwake);
+  return {};
+}
+
+}  // namespace inferd::leader
