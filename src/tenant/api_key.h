@@ -20,6 +20,7 @@ enum class Scope : std::uint8_t { kOpen, kAny, kInference, kMetrics, kAdmin };
 
 /// Of a share, from a key file or a gateway.
 constexpr std::int32_t kMaxWeight = 1000;
+constexpr std::size_t kMaxTenantBytes = 256;  // of the tenant that a gateway names
 
 /// 0 means no limit.
 struct KeyLimits {

@@ -12,7 +12,6 @@
 namespace inferd::tenant {
 namespace {
 
-constexpr std::size_t kMaxTenantBytes = 256;
 constexpr char kTenantMark = '/';
 
 std::string_view ScopeName(Scope scope) {

@@ -23,7 +23,7 @@ ErrorStatus StatusOf(Code code);
 struct Fault {
   std::string param = {};  // path of the offending field ("messages[0].content"); empty: null
   std::string code = {};   // OpenAI's `error.code` ("model_not_found"); empty: null
-  std::int64_t retry_after_ms = 0;  // known time until it may work; 0: not known
+  std::int64_t retry_after_ms = 0;  // known time until it may work; 0: not known; -1: never
   /// With --strict-requests: takes the paths of the fields that the handler looked at.
   std::vector<std::string>* asked = nullptr;
 };

@@ -135,8 +135,9 @@ bool GenerationCall::OnProgress(Generation* generation, std::int64_t now_ms) {
       }
       shared_->metrics.slow_clients_cut.fetch_add(1, std::memory_order_relaxed);
       log::Warning("api", "gRPC client cut: it is too far behind id={}", record_.request_id());
-      status_ =
-          ToStatus(ResourceExhausted("The client did not take the answer in time"), {}, context_);
+      status_ = ToStatus(ResourceExhausted("The client did not take the answer in time"),
+                         {.retry_after_ms = -1},
+                         context_);
       return false;
     }
     if (generation->failure()) {
@@ -174,7 +175,7 @@ void GenerationCall::OnEnd(Generation* generation) {
     if (StatusOf(error.code()).http_status == 500) {
       log::Failure("api", "{} id={}", error.message(), record_.request_id());
     }
-    status_ = ToStatus(error, {}, context_);
+    status_ = ToStatus(error, {.retry_after_ms = generation->retry_after_ms()}, context_);
   } else if (status_.ok() && broken_) {
     status_ = ToStatus(Cancelled(), {}, context_);
   }

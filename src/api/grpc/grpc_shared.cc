@@ -41,6 +41,7 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
                               &refusal);
   if (!admitted.ok()) {
     const Code code = admitted.error().code();
+    fault->retry_after_ms = refusal.retry_after_ms;
     fault->code = code == Code::kResourceExhausted ? "rate_limit_exceeded"
                   : code == Code::kInvalidArgument ? "invalid_tenant"
                                                    : "invalid_api_key";

@@ -12,7 +12,9 @@
 namespace inferd::api {
 
 /// The status a call ends with; the parameter at fault and OpenAI's error code become trailing
-/// metadata `inferd-param` and `inferd-code`. Call before Finish.
+/// metadata `inferd-param` and `inferd-code`. What is refused for the load or because the server is
+/// not ready carries when to come back: `retry-after-ms`, and google.rpc.RetryInfo among the
+/// status' details. Call before Finish.
 grpc::Status ToStatus(const Error& error, const Fault& fault, grpc::ServerContextBase* context);
 
 }  // namespace inferd::api

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -51,10 +52,10 @@ constexpr OperationDoc kDocs[] = {
     {"GET", "/api/version", "ollama", "The server's version", "", ""},
     {"POST", "/abort", "vllm", "End running requests", "AbortRequest", ""},
     {"POST", "/abort_requests", "vllm", "The same", "AbortRequest", ""},
-    {"GET", "/v1/models", "openai", "The models of this server", "", "ModelList"},
     {"POST", "/sleep", "vllm", "Give memory back until /wake_up; with --enable-sleep-mode", "", "AnyObject"},
     {"POST", "/wake_up", "vllm", "Serve again", "", "AnyObject"},
     {"GET", "/is_sleeping", "vllm", "Whether the server is asleep", "", "AnyObject"},
+    {"GET", "/v1/models", "openai", "The models of this server", "", "ModelList"},
     {"GET", "/v1/models/{model}", "openai", "One model", "", "Model"},
     {"POST", "/tokenize", "vllm", "Token ids of a text or a chat", "TokenizeRequest", "Tokens"},
     {"POST", "/detokenize", "vllm", "Text of token ids", "DetokenizeRequest", "Detokenized"},
@@ -148,6 +149,39 @@ Json ListParameters(const OperationDoc& doc) {
   return parameters;
 }
 
+/// A path of the document is one of the table, or continues one that ends in '/'.
+bool NeedsModel(const OperationDoc& doc) {
+  const auto endpoints = Endpoints();
+  return std::any_of(endpoints.begin(), endpoints.end(), [&doc](const Endpoint& endpoint) {
+    return endpoint.needs_model && endpoint.method == doc.method &&
+           (endpoint.path == doc.path ||
+            (endpoint.path.ends_with('/') && doc.path.starts_with(endpoint.path)));
+  });
+}
+
+Json TenantParameters() {
+  const auto header = [](std::string_view name, std::string_view what, Json schema) {
+    return Json{{"name", name},
+                {"in", "header"},
+                {"required", false},
+                {"description", what},
+                {"schema", std::move(schema)}};
+  };
+  return {
+      {"Tenant",
+       header("X-Inferd-Tenant",
+              "For whom a gateway asks: tenants share the server by weight. Believed of keys with "
+              "the scope gateway and with --trust-tenant-header, else ignored",
+              {{"type", "string"}, {"maxLength", tenant::kMaxTenantBytes}})},
+      {"Weight",
+       header("X-Inferd-Weight",
+              "The weight of that tenant",
+              {{"type", "integer"},
+               {"minimum", 1},
+               {"maximum", tenant::kMaxWeight},
+               {"default", 1}})}};
+}
+
 Json Operation(const OperationDoc& doc) {
   Json operation;
   operation["tags"] = Json::array({doc.tag});
@@ -162,6 +196,11 @@ Json Operation(const OperationDoc& doc) {
   }
   if (doc.list_limit > 0) {
     operation["parameters"] = ListParameters(doc);
+  }
+  if (NeedsModel(doc)) {
+    for (const char* name : {"Tenant", "Weight"}) {
+      operation["parameters"].push_back({{"$ref", std::string("#/components/parameters/") + name}});
+    }
   }
   if (!doc.request.empty()) {
     const char* const type =
@@ -196,6 +235,7 @@ std::string OpenApiDocument(std::string_view server_version) {
     document["paths"][std::string(doc.path)][Lower(doc.method)] = Operation(doc);
   }
   document["components"]["schemas"] = OpenApiSchemas();
+  document["components"]["parameters"] = TenantParameters();
   document["components"]["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
   return document.dump();
 }

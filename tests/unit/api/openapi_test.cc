@@ -37,16 +37,15 @@ TEST(OpenApi, HasEveryEndpointAndNoOther) {
   EXPECT_EQ(served, described);
 }
 
-void CheckReferences(const Json& value, const Json& schemas) {
+void CheckReferences(const Json& value, const Json& document) {
   if (value.is_object() && value.contains("$ref")) {
     const std::string name = value["$ref"].get<std::string>();
-    const std::string prefix = "#/components/schemas/";
-    ASSERT_TRUE(name.starts_with(prefix)) << name;
-    EXPECT_TRUE(schemas.contains(name.substr(prefix.size()))) << name;
+    ASSERT_TRUE(name.starts_with("#/components/")) << name;
+    EXPECT_TRUE(document.contains(Json::json_pointer(name.substr(1)))) << name;
   }
   if (value.is_structured()) {
     for (const auto& item : value) {
-      CheckReferences(item, schemas);
+      CheckReferences(item, document);
     }
   }
 }
@@ -55,12 +54,36 @@ TEST(OpenApi, ItsReferencesLeadSomewhereAndItsLimitsAreTheTable) {
   const Json document = Json::parse(OpenApiDocument("1.2.3"));
   EXPECT_EQ(document["info"]["version"], "1.2.3");
   const Json& schemas = document["components"]["schemas"];
-  CheckReferences(document, schemas);
+  CheckReferences(document, document);
   const Json& temperature =
       schemas["ChatCompletionRequest"]["properties"]["temperature"]["anyOf"][0];
   EXPECT_EQ(temperature["maximum"], limits::kTemperature.max);
   const Json& top_p = schemas["CompletionRequest"]["properties"]["top_p"]["anyOf"][0];
   EXPECT_EQ(top_p["exclusiveMinimum"], limits::kTopP.min);
+}
+
+/// Names of the shared parameters that an operation takes.
+std::set<std::string> Shared(const Json& operation) {
+  std::set<std::string> names;
+  for (const Json& parameter : operation.value("parameters", Json::array())) {
+    const std::string name = parameter.value("$ref", "");
+    names.insert(name.substr(name.rfind('/') + 1));
+  }
+  return names;
+}
+
+TEST(OpenApi, TellsGatewaysOfTheTenantsHeaders) {
+  const Json document = Json::parse(OpenApiDocument("1"));
+  const std::set<std::string> both = {"Tenant", "Weight"};
+  EXPECT_EQ(Shared(document["paths"]["/v1/chat/completions"]["post"]), both);
+  EXPECT_EQ(Shared(document["paths"]["/v1/messages"]["post"]), both);
+  EXPECT_EQ(Shared(document["paths"]["/metrics"]["get"]), std::set<std::string>());
+  EXPECT_EQ(Shared(document["paths"]["/v1/files"]["get"]).count("Tenant"), 0U);
+  const Json& parameters = document["components"]["parameters"];
+  EXPECT_EQ(parameters["Tenant"]["name"], "X-Inferd-Tenant");
+  EXPECT_EQ(parameters["Weight"]["name"], "X-Inferd-Weight");
+  EXPECT_EQ(parameters["Weight"]["in"], "header");
+  EXPECT_EQ(parameters["Weight"]["schema"]["maximum"], tenant::kMaxWeight);
 }
 
 }  // namespace
