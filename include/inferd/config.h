@@ -117,7 +117,9 @@ struct BatchConfig {
 };
 
 struct ObservabilityConfig {
-  std::string kv_events_config;  // JSON as vLLM takes it; empty: no KV events
+  std::vector<std::string> metrics_compat = {"vllm"};  // other servers' names on /metrics
+  std::string otlp_traces_endpoint;                    // gRPC port of a collector; empty: no traces
+  std::string kv_events_config;                        // JSON as vLLM takes it; empty: no KV events
 };
 
 struct LogConfig {

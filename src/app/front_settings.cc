@@ -198,6 +198,16 @@ void AddObservability(ObservabilityConfig* o, std::vector<Setting>* out) {
   out->insert(
       out->end(),
       {
+          {"observability.metrics_compat",
+           {"--metrics-compat"},
+           "Names that /metrics has beside inferd's own, comma-separated: vllm, vllm-old, sglang, "
+           "trtllm; or none (docs/observability.md)",
+           &o->metrics_compat},
+          {"observability.otlp_traces_endpoint",
+           {"--otlp-traces-endpoint"},
+           "Send a span per request to this OpenTelemetry collector, over gRPC, such as "
+           "http://127.0.0.1:4317; empty: none",
+           &o->otlp_traces_endpoint},
           {"observability.kv_events_config",
            {"--kv-events-config"},
            "Tell routers over ZeroMQ what the prefix cache holds, as JSON (docs/observability.md): "

@@ -2,6 +2,7 @@
 // `inferd serve`: the leader and its front end from start to an orderly end; on further hosts the
 // node agent.
 #include "api/grpc/grpc_server.h"
+#include "api/grpc/otlp_exporter.h"
 #include "api/http/tls.h"
 #include "api/server/server.h"
 #include "app/commands.h"
@@ -27,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -202,17 +204,40 @@ Result<> Announce(const HttpConfig& http, std::uint16_t port) {
   return {};
 }
 
+/// Null: nothing is traced.
+Result<std::shared_ptr<api::OtlpExporter>> StartSpans(const std::string& endpoint) {
+  if (endpoint.empty()) {
+    return std::shared_ptr<api::OtlpExporter>();
+  }
+  const char* const protocol = std::getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL");
+  if (protocol != nullptr && std::string_view(protocol) != "grpc") {
+    return InvalidArgument(
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is {}; spans are sent by grpc only, which collectors "
+        "take on port 4317",
+        protocol);
+  }
+  api::OtlpOptions options;
+  options.endpoint = endpoint;
+  if (const char* const service = std::getenv("OTEL_SERVICE_NAME");
+      service != nullptr && *service != '\0') {
+    options.service = service;
+  }
+  return api::OtlpExporter::Start(options);
+}
+
 /// Null: no gRPC.
 Result<std::unique_ptr<api::GrpcServer>> StartGrpc(const Config& config,
                                                    std::shared_ptr<const api::ServedModel> model,
                                                    leader::InferenceService* service,
                                                    api::Server* beside,
-                                                   tenant::Gate* gate) {
-  INFERD_ASSIGN(const auto options, ToGrpcOptions(config));
+                                                   tenant::Gate* gate,
+                                                   std::shared_ptr<api::SpanSink> spans) {
+  INFERD_ASSIGN(auto options, ToGrpcOptions(config));
   std::unique_ptr<api::GrpcServer> server;
   if (!options) {
     return server;
   }
+  options->spans = std::move(spans);
   INFERD_ASSIGN(
       server,
       api::GrpcServer::Start(
@@ -311,6 +336,10 @@ Result<> Serve(const Config& given) {
   INFERD_ASSIGN(const store::Model model, FindModel(config.model));
   INFERD_ASSIGN(const std::shared_ptr<const api::ServedModel> served,
                 MakeServedModel(model, config.model));
+  INFERD_ASSIGN(const api::MetricsCompat compat,
+                api::ParseMetricsCompat(config.observability.metrics_compat));
+  INFERD_ASSIGN(const std::shared_ptr<api::OtlpExporter> spans,
+                StartSpans(config.observability.otlp_traces_endpoint));
   INFERD_ASSIGN(const WarmupRequests warmup, ReadWarmupFile(config.model.warmup_file));
   INFERD_ASSIGN(const Tls tls, OpenTls(config.http));
   INFERD_ASSIGN(const Tenancy tenancy, OpenTenancy(config.tenant, served->name(), served->version));
@@ -319,6 +348,8 @@ Result<> Serve(const Config& given) {
   log::Info("app", "memory\n{}", spec::Describe(leader->ledger()));
   api::HttpOptions http = ToHttpOptions(config.http);
   http.tls = tls.context;
+  http.metrics_compat = compat;
+  http.spans = spans;
   WarmingService service(leader.get(), warmup.lines.empty());
   std::optional<Warmup> warm_up;
   auto server =
@@ -327,7 +358,7 @@ Result<> Serve(const Config& given) {
     leader->Stop();
     return server.error();
   }
-  auto grpc = StartGrpc(config, served, &service, server->get(), tenancy.gate.get());
+  auto grpc = StartGrpc(config, served, &service, server->get(), tenancy.gate.get(), spans);
   Result<> result = grpc.ok() ? Announce(config.http, (*server)->port()) : grpc.error();
   if (result.ok()) {
     result = WaitUntilReady(leader.get());
@@ -362,6 +393,9 @@ Result<> Serve(const Config& given) {
   }
   (*server)->Stop();
   leader->Stop();
+  if (spans != nullptr) {
+    spans->Stop();
+  }
   return result;
 }
 

@@ -119,6 +119,7 @@ struct LoadProgress {
 struct ReplicaStats {
   Phase phase = Phase::kStarting;
   std::int64_t running = 0, waiting = 0;
+  std::int32_t page_tokens = 0;
   std::int64_t kv_pages_total = 0, kv_pages_used = 0, kv_pages_cached = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
   std::uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
@@ -150,7 +151,6 @@ class InferenceService {
   /// promised.
   virtual void Cancel(StreamId stream, std::int32_t choice) = 0;
 
-  virtual Phase phase() const = 0;
   /// Refuses requests, lets go of the KV cache (level 1) and also of the weights (level 2), and
   /// returns when the memory of all ranks is free. Blocks, with a deadline: for a thread that may
   /// wait. kNotFound: sleeping is not enabled; kFailedPrecondition: somebody else does the same or
@@ -161,6 +161,7 @@ class InferenceService {
   /// 0: awake, or on the way there.
   virtual int sleep_level() const = 0;
 
+  virtual Phase phase() const = 0;
   virtual LoadProgress load_progress() const = 0;
   virtual std::vector<ReplicaStats> stats() const = 0;
   virtual const spec::ModelSpec& model() const = 0;

@@ -426,6 +426,7 @@ void Replica::PublishStats() {
   const std::lock_guard lock(stats_mutex_);
   stats_.running = now.running;
   stats_.waiting = now.waiting;
+  stats_.page_tokens = options_.scheduler.page_size;
   stats_.kv_pages_total = now.kv_pages_total;
   stats_.kv_pages_used = now.kv_pages_used;
   stats_.kv_pages_cached = now.kv_pages_cached;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "api/core/metrics.h"
+#include "api/core/request_span.h"
 #include "api/core/served_model.h"
 #include "leader/inference_service.h"
 #include "tenant/gate.h"
@@ -34,6 +35,8 @@ struct ServerContext {
   /// Who asks, and what they may use; null: nobody keeps count. The generation takes a share and
   /// settles it.
   std::shared_ptr<tenant::Admission> admission = nullptr;
+  /// Of this request; null: it is not traced. The generation shares it and fills it in.
+  std::shared_ptr<OpenSpan> span = nullptr;
 };
 
 }  // namespace inferd::api

@@ -290,6 +290,14 @@ Result<> ApplyParams(const ServerContext& context,
   spec->tokenizer = context.model.tokenizer;
   spec->arrived_ns = context.arrived_ns;
   spec->metrics = &context.metrics;
+  if (context.span != nullptr) {
+    RequestSpan& span = context.span->span();
+    span.model = context.model.name();
+    span.temperature = params.sampling.temperature;
+    span.top_p = params.sampling.top_p;
+    span.n = params.n;
+    spec->span = context.span;
+  }
   prototype->sampling = params.sampling;
   prototype->n = params.n;
   prototype->min_tokens = params.min_tokens;
@@ -384,6 +392,9 @@ Result<> AddPrompts(const ServerContext& context,
     spec->requests.push_back(std::move(request));
   }
   spec->admission = context.admission;
+  if (spec->span != nullptr && !spec->requests.empty()) {
+    spec->span->span().max_tokens = spec->requests.front().max_tokens;
+  }
   return ReserveTokens(context, most_tokens, fault);
 }
 

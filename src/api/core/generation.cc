@@ -442,8 +442,39 @@ void Generation::Settle(std::int64_t now_ns, bool client_left) {
   spec_.admission->Settle(settled);
 }
 
+void Generation::EndSpan(std::int64_t now_ns, bool client_left) {
+  if (spec_.span == nullptr) {
+    return;
+  }
+  RequestSpan& span = spec_.span->span();
+  const auto since_arrival = [this](std::int64_t ns) {
+    return ns == 0 ? std::int64_t{-1} : ns - spec_.arrived_ns;
+  };
+  const Usage used = usage();
+  span.reply_id = spec_.format->id();
+  span.input_tokens = used.prompt_tokens;
+  span.cached_tokens = used.cached_tokens;
+  span.output_tokens = used.completion_tokens;
+  span.reasoning_tokens = used.reasoning_tokens;
+  span.queue_ns = since_arrival(admitted_ns_);
+  span.first_token_ns = since_arrival(first_token_ns_);
+  span.total_ns = since_arrival(now_ns);
+  span.error = failure_;
+  if (client_left && !done()) {
+    span.error = Error(Code::kCancelled, "the client left");
+  }
+  for (const Choice& choice : choices_) {
+    if (choice.finish != leader::FinishReason::kNone) {
+      span.finish_reasons.emplace_back(choice.has_tool_calls ? "tool_calls"
+                                                             : FinishName(choice.finish));
+    }
+  }
+  spec_.span.reset();
+}
+
 void Generation::Record(std::int64_t now_ns, bool client_left) {
   Settle(now_ns, client_left);
+  EndSpan(now_ns, client_left);
   if (spec_.metrics == nullptr) {
     return;
   }

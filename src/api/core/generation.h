@@ -6,6 +6,7 @@
 
 #include "api/core/metrics.h"
 #include "api/core/reply_format.h"
+#include "api/core/request_span.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 #include "tenant/gate.h"
@@ -53,6 +54,7 @@ struct GenerationSpec {
   std::int64_t arrived_ns = 0;    // steady clock
   Metrics* metrics = nullptr;     // outlives the generation; null in some tests
   std::shared_ptr<tenant::Admission> admission;  // settled by Record; null: nobody keeps count
+  std::shared_ptr<OpenSpan> span;                // filled in by Record; null: not traced
 };
 
 class Generation {
@@ -115,6 +117,7 @@ class Generation {
   bool TakeText(Choice* choice, const std::string& delta);
   bool TakeToken(Choice* choice, leader::OutputEvent* event, std::int64_t now_ns);
   void Settle(std::int64_t now_ns, bool client_left);
+  void EndSpan(std::int64_t now_ns, bool client_left);
 
   GenerationSpec spec_;
   std::vector<Choice> choices_;                   // [prompts * n]

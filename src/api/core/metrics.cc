@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/core/metrics.h"
 
-#include <prometheus/metric_family.h>
+#include "api/core/metrics_page.h"
+
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -39,111 +39,17 @@ constexpr double kTokens[] = {1,
                               500000,
                               1000000};
 
-using Families = std::vector<prometheus::MetricFamily>;
-using Label = std::pair<std::string, std::string>;
-
-/// Adds families under `inferd_x` and, where dashboards know it, `vllm:y`.
-class Page {
- public:
-  explicit Page(std::string_view model) : model_(model) {}
-
-  void Gauge(const char* name, const char* alias, const char* help, double value) {
-    Both(name, alias, help, prometheus::MetricType::Gauge, {Number(value, true, {})});
-  }
-  void Gauges(const char* name,
-              const char* help,
-              const std::vector<std::pair<Label, double>>& values) {
-    std::vector<prometheus::ClientMetric> metrics;
-    for (const auto& [label, value] : values) {
-      metrics.push_back(Number(value, true, {label}));
-    }
-    Both(name, nullptr, help, prometheus::MetricType::Gauge, std::move(metrics));
-  }
-  void Counter(const char* name, const char* alias, const char* help, double value) {
-    Both(name, alias, help, prometheus::MetricType::Counter, {Number(value, false, {})});
-  }
-  void Counters(const char* name,
-                const char* alias,
-                const char* help,
-                const std::vector<std::pair<Label, double>>& values) {
-    std::vector<prometheus::ClientMetric> metrics;
-    for (const auto& [label, value] : values) {
-      metrics.push_back(Number(value, false, {label}));
-    }
-    Both(name, alias, help, prometheus::MetricType::Counter, std::move(metrics));
-  }
-  void Histo(const char* name,
-             const std::vector<const char*>& aliases,
-             const char* help,
-             const Histogram& histogram) {
-    const Histogram::Snapshot snapshot = histogram.Read();
-    prometheus::ClientMetric metric = Labelled({});
-    metric.histogram.sample_sum = snapshot.sum;
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < snapshot.counts.size(); ++i) {
-      total += snapshot.counts[i];
-      const double bound = i < snapshot.upper_bounds.size()
-                               ? snapshot.upper_bounds[i]
-                               : std::numeric_limits<double>::infinity();
-      metric.histogram.bucket.push_back({total, bound});
-    }
-    metric.histogram.sample_count = total;
-    Both(name, nullptr, help, prometheus::MetricType::Histogram, {metric});
-    for (const char* alias : aliases) {
-      Both(alias, nullptr, help, prometheus::MetricType::Histogram, {metric});
-    }
-  }
-  void Info(const char* name, const char* help, const std::vector<Label>& labels) {
-    prometheus::ClientMetric metric = Labelled(labels);
-    metric.gauge.value = 1;
-    Both(name, nullptr, help, prometheus::MetricType::Gauge, {metric});
-  }
-
-  const Families& families() const { return families_; }
-
- private:
-  prometheus::ClientMetric Labelled(const std::vector<Label>& labels) const {
-    prometheus::ClientMetric metric;
-    metric.label.push_back({"model_name", model_});
-    for (const auto& [name, value] : labels) {
-      metric.label.push_back({name, value});
-    }
-    return metric;
-  }
-  prometheus::ClientMetric Number(double value,
-                                  bool gauge,
-                                  const std::vector<Label>& labels) const {
-    prometheus::ClientMetric metric = Labelled(labels);
-    (gauge ? metric.gauge.value : metric.counter.value) = value;
-    return metric;
-  }
-  void Both(const char* name,
-            const char* alias,
-            const char* help,
-            prometheus::MetricType type,
-            std::vector<prometheus::ClientMetric> metrics) {
-    for (const char* shown : {name, alias}) {
-      if (shown != nullptr) {
-        families_.push_back({shown, help, type, metrics});
-      }
-    }
-  }
-
-  std::string model_;
-  Families families_;
-};
-
 double Load(const std::atomic<std::uint64_t>& value) {
   return static_cast<double>(value.load(std::memory_order_relaxed));
 }
 
-void AddBatches(const Metrics& metrics, Page* page) {
-  std::vector<std::pair<Label, double>> states;
+void AddBatches(const Metrics& metrics, MetricsPage* page) {
+  std::vector<std::pair<MetricsPage::Label, double>> states;
   for (std::size_t state = 0; state < kBatchStateNames.size(); ++state) {
     states.push_back({{"state", std::string(kBatchStateNames[state])},
                       static_cast<double>(metrics.batches[state].load())});
   }
-  page->Gauges("inferd_batches", "Batches that are kept, by state.", states);
+  page->Gauges("inferd_batches", nullptr, "Batches that are kept, by state.", states);
   page->Counters("inferd_batch_lines_total",
                  nullptr,
                  "Requests of batches that were answered, by outcome.",
@@ -166,6 +72,7 @@ leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
     sum.waiting += r.waiting;
     sum.waiting_tokens += r.waiting_tokens;
     sum.predicted_wait_ms = std::max(sum.predicted_wait_ms, r.predicted_wait_ms);
+    sum.page_tokens = r.page_tokens;
     sum.kv_pages_total += r.kv_pages_total;
     sum.kv_pages_used += r.kv_pages_used;
     sum.kv_pages_cached += r.kv_pages_cached;
@@ -185,7 +92,7 @@ leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
   return sum;
 }
 
-void AddEngine(const leader::InferenceService& service, Page* page) {
+void AddEngine(const leader::InferenceService& service, MetricsPage* page) {
   const auto replicas = service.stats();
   const leader::ReplicaStats sum = Sum(replicas);
   const auto real = [](auto v) { return static_cast<double>(v); };
@@ -273,9 +180,18 @@ void AddEngine(const leader::InferenceService& service, Page* page) {
               nullptr,
               "1 while the server takes requests.",
               service.phase() == leader::Phase::kReady ? 1 : 0);
-  page->Info("vllm:cache_config_info",
+  page->Info("inferd_cache_config_info",
+             "vllm:cache_config_info",
              "KV cache layout.",
-             {{"num_gpu_blocks", std::to_string(sum.kv_pages_total)}});
+             {{"block_size", std::to_string(sum.page_tokens)},
+              {"num_gpu_blocks", std::to_string(sum.kv_pages_total)}});
+  const int level = service.sleep_level();
+  page->Gauges("inferd_sleep_state",
+               "vllm:engine_sleep_state",
+               "1 of the state the server is in: see POST /sleep.",
+               {{{"sleep_state", "awake"}, level == 0 ? 1.0 : 0.0},
+                {{"sleep_state", "weights_offloaded"}, level == 1 ? 1.0 : 0.0},
+                {{"sleep_state", "discard_all"}, level == 2 ? 1.0 : 0.0}});
 }
 
 }  // namespace
@@ -318,8 +234,9 @@ void Metrics::CountResponse(int status) {
 
 std::string Metrics::Render(const leader::InferenceService& service,
                             std::string_view model_name) const {
-  Page page(model_name);
+  MetricsPage page(model_name, compat_.vllm);
   AddEngine(service, &page);
+  AddOtherNames(compat_, Sum(service.stats()), &page);
   const auto finish = [this](leader::FinishReason reason) {
     return Load(finishes_[static_cast<std::size_t>(reason)]);
   };
@@ -354,7 +271,7 @@ std::string Metrics::Render(const leader::InferenceService& service,
              {"vllm:request_generation_tokens"},
              "Tokens per choice.",
              generation_tokens_per_request);
-  std::vector<std::pair<Label, double>> responses;
+  std::vector<std::pair<MetricsPage::Label, double>> responses;
   for (std::size_t status = 100; status < responses_.size(); ++status) {
     if (const double count = Load(responses_[status]); count > 0) {
       responses.push_back({{"status", std::to_string(status)}, count});
@@ -395,6 +312,14 @@ std::string Metrics::Render(const leader::InferenceService& service,
       nullptr,
       "Rows that the usage ledger lost: its queue was full or a file could not be written.",
       gate_ == nullptr ? 0 : static_cast<double>(gate_->dropped_records()));
+  page.Counter("inferd_trace_spans_exported_total",
+               nullptr,
+               "Spans that the collector has taken.",
+               spans_ == nullptr ? 0 : static_cast<double>(spans_->exported()));
+  page.Counter("inferd_trace_spans_dropped_total",
+               nullptr,
+               "Spans that were lost: the queue was full or the collector did not take them.",
+               spans_ == nullptr ? 0 : static_cast<double>(spans_->dropped()));
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, page.families());
   return text.str();

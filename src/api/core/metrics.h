@@ -4,6 +4,8 @@
 #pragma once
 
 #include "api/core/batch_state.h"
+#include "api/core/request_span.h"
+#include "inferd/result.h"
 #include "leader/inference_service.h"
 #include "tenant/gate.h"
 
@@ -44,6 +46,18 @@ class Histogram {
   std::atomic<double> sum_{0};
 };
 
+/// Other servers' names that /metrics has beside inferd's own (--metrics-compat).
+struct MetricsCompat {
+  bool vllm = true;       // as of today
+  bool vllm_old = false;  // those that vLLM has given up and dashboards still ask for
+  bool sglang = false;
+  bool trtllm = false;
+};
+
+/// `names`: "vllm", "vllm-old", "sglang", "trtllm"; or "none" alone. kInvalidArgument names
+/// another.
+Result<MetricsCompat> ParseMetricsCompat(const std::vector<std::string>& names);
+
 /// One per server. Any thread.
 class Metrics {
  public:
@@ -72,6 +86,11 @@ class Metrics {
   std::atomic<std::int64_t> batch_lines_running{0};
   /// The gate whose ledger's losses are shown; before the first Render.
   void Watch(std::shared_ptr<const tenant::Gate> gate) { gate_ = std::move(gate); }
+  /// The same of a sink's counts.
+  void Watch(std::shared_ptr<const SpanSink> spans) { spans_ = std::move(spans); }
+
+  /// Before the first Render.
+  void SetCompat(const MetricsCompat& compat) { compat_ = compat; }
 
   void CountFinish(leader::FinishReason reason);
   void CountResponse(int status);
@@ -80,6 +99,8 @@ class Metrics {
   std::string Render(const leader::InferenceService& service, std::string_view model_name) const;
 
  private:
+  MetricsCompat compat_;
+  std::shared_ptr<const SpanSink> spans_;                    // null: nothing is traced
   std::shared_ptr<const tenant::Gate> gate_;                 // null: everybody is served
   std::array<std::atomic<std::uint64_t>, 8> finishes_{};     // by FinishReason
   std::array<std::atomic<std::uint64_t>, 600> responses_{};  // by HTTP status

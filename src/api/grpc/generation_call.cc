@@ -62,9 +62,13 @@ void GenerationCall::Work(PrepareCall* prepare) {
     return EndWith(Cancelled(), {});
   }
   Fault fault;
-  auto prepared = Guarded(
-      record_.method(), [&] { return (*prepare)(shared_->Context(record_.admission()), &fault); });
+  ServerContext context = shared_->Context(record_.admission());
+  context.span = record_.BeginSpan(*context_);
+  auto prepared = Guarded(record_.method(), [&] { return (*prepare)(context, &fault); });
   if (!prepared.ok()) {
+    if (context.span != nullptr) {
+      context.span->span().error = prepared.error();
+    }
     return EndWith(prepared.error(), fault);
   }
   std::unique_lock lock(mutex_);  // OnEnd waits for the ticket

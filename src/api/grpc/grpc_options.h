@@ -2,8 +2,11 @@
 // How the gRPC front end listens and what it allows; plain data, filled by app.
 #pragma once
 
+#include "api/core/request_span.h"
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace inferd::api {
@@ -24,6 +27,7 @@ struct GrpcOptions {
   std::size_t hard_backlog_bytes = 8U << 20;  // text that waits for a stream's client
   std::size_t max_requests_per_stream = 64;   // that run at once in one ModelStreamInfer
   bool access_log = true;
+  std::shared_ptr<SpanSink> spans;  // null: calls are not traced
 };
 
 }  // namespace inferd::api

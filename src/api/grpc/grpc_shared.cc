@@ -57,6 +57,15 @@ CallRecord::CallRecord(GrpcShared* shared,
   shared_->metrics.requests_open.fetch_add(1, std::memory_order_relaxed);
 }
 
+std::shared_ptr<OpenSpan> CallRecord::BeginSpan(const grpc::ServerContextBase& context) const {
+  const std::string_view trace = Metadata(context, "traceparent");
+  RequestSpan span;
+  span.traceparent = trace;
+  span.operation = "grpc:" + method_;
+  span.request_id = request_id_;
+  return OpenSpan::Begin(shared_->options.spans, std::move(span));
+}
+
 CallRecord::~CallRecord() {
   if (shared_->options.access_log) {
     log::Info("api",

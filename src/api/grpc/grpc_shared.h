@@ -68,6 +68,8 @@ class CallRecord {
   /// The client's `x-request-id`, cut to a bound; empty: it gave none.
   const std::string& request_id() const { return request_id_; }
   const std::string& method() const { return method_; }
+  /// Of the call; null: it is not traced. Taken once, by who makes its context.
+  std::shared_ptr<OpenSpan> BeginSpan(const grpc::ServerContextBase& context) const;
   /// Held until the call ends.
   void SetAdmission(std::shared_ptr<tenant::Admission> admission) {
     admission_ = std::move(admission);

@@ -3,6 +3,9 @@
 // app.
 #pragma once
 
+#include "api/core/metrics.h"
+#include "api/core/request_span.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,6 +48,8 @@ struct HttpOptions {
   /// Unknown fields of a request's body are a 400 instead of being ignored.
   bool strict_requests = false;
   bool access_log = true;
+  MetricsCompat metrics_compat;
+  std::shared_ptr<SpanSink> spans;  // null: requests are not traced
 };
 
 }  // namespace inferd::api

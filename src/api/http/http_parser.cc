@@ -2,6 +2,7 @@
 #include "api/http/http_parser.h"
 
 #include "api/core/limits.h"
+#include "api/core/request_span.h"
 #include "api/core/token_char.h"
 #include "api/http/chunk_scanner.h"
 
@@ -47,22 +48,6 @@ bool IsHostPort(std::string_view host) {
 }
 
 std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
-
-/// W3C Trace Context, version 00 in form: 00-<32 hex>-<16 hex>-<2 hex>, lower case.
-bool IsTraceparent(std::string_view text) {
-  constexpr std::string_view kForm = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
-  if (text.size() != kForm.size()) {
-    return false;
-  }
-  for (std::size_t i = 0; i < kForm.size(); ++i) {
-    const char c = text[i];
-    const bool hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-    if (kForm[i] == 'x' ? !hex : c != '-') {
-      return false;
-    }
-  }
-  return true;
-}
 
 /// The text behind "Bearer "; empty when the scheme is another one.
 std::string BearerKey(std::string_view authorization) {

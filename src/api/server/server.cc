@@ -37,6 +37,9 @@ Outcome RunHandler(const Endpoint& endpoint,
   if (outcome.ok()) {
     return *std::move(outcome);
   }
+  if (context.span != nullptr) {
+    context.span->span().error = outcome.error();
+  }
   HttpResponse response = ErrorResponseWithBody(
       outcome.error(), endpoint.error_body(outcome.error(), fault), fault.retry_after_ms);
   if (response.status == 500) {
@@ -72,6 +75,8 @@ Result<std::unique_ptr<Server>> Server::Start(const HttpOptions& options,
                                               std::optional<StorageOptions> storage) {
   std::unique_ptr<Server> server(new Server(options, std::move(model), service, std::move(gate)));
   server->metrics_.Watch(server->gate_);
+  server->metrics_.Watch(options.spans);
+  server->metrics_.SetCompat(options.metrics_compat);
   if (storage) {
     INFERD_TRY(server->OpenStorage(*std::move(storage)));
   }
@@ -255,6 +260,13 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
       return refuse(*error, {});
     }
   }
+  if (route.endpoint->needs_model) {
+    RequestSpan span;
+    span.traceparent = request.traceparent;
+    span.operation = route.endpoint->path;
+    span.request_id = request.request_id;
+    context.span = OpenSpan::Begin(options_.spans, std::move(span));
+  }
   if (route.endpoint->place == Place::kInline) {
     return io->Respond(key,
                        std::get<HttpResponse>(RunHandler(*route.endpoint, context, request)),
@@ -286,6 +298,7 @@ RequestPool::Job Server::MakeJob(IoThread* io,
     auto outcome =
         std::make_shared<Outcome>(RunHandler(endpoint, context, request, options_.strict_requests));
     std::string().swap(request.body);
+    context.span.reset();          // the generation's alone, or ended
     request.upload_place.reset();  // free before its client can read the answer
     if (context.admission != nullptr) {
       more += RateLimitLines(context.admission->Limits());

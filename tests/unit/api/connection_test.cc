@@ -392,9 +392,38 @@ TEST_F(ServerTest, MetricsHaveBothNames) {
         "vllm:time_per_output_token_seconds_bucket{",
         "vllm:e2e_request_latency_seconds_count{model_name=\"test-model\"} 1",
         "vllm:request_success_total{model_name=\"test-model\",finished_reason=\"stop\"} 1",
+        "vllm:cache_config_info{model_name=\"test-model\",block_size=",
+        "vllm:engine_sleep_state{model_name=\"test-model\",sleep_state=\"awake\"} 1",
         "inferd_http_responses_total{model_name=\"test-model\",status=\"200\"} 1"}) {
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
   }
+}
+
+TEST_F(ServerTest, MetricsHaveTheNamesThatAreAskedFor) {
+  HttpOptions options;
+  options.metrics_compat = *ParseMetricsCompat({"vllm-old", "sglang", "trtllm"});
+  Start(options);
+  const Reply reply = Get(port_, "/metrics");
+  for (const char* line : {"inferd_num_requests_running{model_name=\"test-model\"} 0",
+                           "vllm:gpu_cache_usage_perc{model_name=\"test-model\"} 0.25",
+                           "vllm:num_requests_swapped{",
+                           "vllm:gpu_prefix_cache_queries_total{",
+                           "vllm:gpu_prefix_cache_hits_total{",
+                           "vllm:gpu_prefix_cache_hit_rate{",
+                           "sglang:num_running_reqs{",
+                           "sglang:num_queue_reqs{",
+                           "sglang:token_usage{model_name=\"test-model\"} 0.25",
+                           "sglang:cache_config_info{model_name=\"test-model\",page_size=",
+                           "trtllm_num_requests_waiting{",
+                           "trtllm_kv_cache_utilization{model_name=\"test-model\"} 0.25",
+                           "trtllm_kv_cache_max_blocks{"}) {
+    EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
+  }
+  EXPECT_EQ(reply.body.find("vllm:num_requests_running"), std::string::npos) << "not asked for";
+  EXPECT_TRUE(ParseMetricsCompat({"vllm"})->vllm);
+  EXPECT_FALSE(ParseMetricsCompat({"none"})->vllm);
+  EXPECT_FALSE(ParseMetricsCompat({"none", "vllm"}).ok());
+  EXPECT_NE(ParseMetricsCompat({"tgi"}).error().message().find("'tgi'"), std::string::npos);
 }
 
 TEST_F(ServerTest, TheAddressInUseIsAnError) {
