@@ -9,6 +9,7 @@
 #include "ops/device.h"
 #include "rpc/secret.h"
 #include "spec/memory_ledger.h"
+#include "store/partial_model.h"
 #include "store/shape.h"
 
 #include <algorithm>
@@ -116,7 +117,9 @@ Result<std::string> ClusterSecret(const ClusterConfig& cluster) {
 Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const store::Model& model) {
   leader::LeaderOptions options;
   options.model = model.spec;
-  options.model_path = model.path;
+  // Other hosts find a model of an object store by its name; each reads what its ranks need.
+  const bool shared = config.cluster.nnodes > 1 && !cost::IsSimDevice(config.worker.device);
+  options.model_path = shared ? store::SharedName(config.model.model, model.path) : model.path;
   options.cut = model.cut;
   for (const store::TensorInfo& tensor : model.tensors.tensors()) {
     options.weight_bytes += static_cast<std::int64_t>(tensor.bytes);

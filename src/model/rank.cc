@@ -509,10 +509,23 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
 
 Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
                                          const LoadProgress& progress) {
-  INFERD_ASSIGN(store::Model model, store::OpenModel(request.model_path, request.quantization));
+  // Bytes of weights are not known yet, but the leader must hear that there is progress.
+  const auto alive = [&] {
+    if (progress) {
+      progress(0, 1);
+    }
+    return true;
+  };
+  INFERD_ASSIGN(store::PartialModel source,
+                store::PartialModel::Open(request.model_path, request.quantization, alive));
+  store::Model& model = source.model();
   INFERD_TRY(CheckShard(model.spec, request.shard));
   INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
                 ops::MakeDevice(request.device, request.threads, request.cpus, request.bf16_dot));
+  if (!source.whole()) {
+    INFERD_ASSIGN(const auto bytes, BytesOfShard(model, request.shard, *device));
+    INFERD_TRY(source.Provide(bytes));
+  }
   LoadWeightsOptions load_options;
   load_options.threads = request.threads;
   load_options.progress = progress;

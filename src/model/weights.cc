@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "model/stored_values.h"
 #include "store/quantised.h"
+#include "store/quantised_parts.h"
 
 #include <algorithm>
 #include <atomic>
@@ -39,6 +40,27 @@ class Loader {
         hidden_rows_(spec::HiddenRows(source.spec, shard)) {}
 
   Result<ShardWeights> Load(const LoadWeightsOptions& options) {
+    INFERD_TRY(AddAll());
+    INFERD_TRY(PackAll(options));
+    INFERD_TRY(CheckEmbedding());
+    for (LayerWeights& layer : weights_.layers) {
+      ListExperts(layer);
+    }
+    return std::move(weights_);
+  }
+
+  // What Load would read.
+  Result<std::vector<store::FileRange>> Plan() {
+    planning_ = true;
+    INFERD_TRY(AddAll());
+    for (const PackJob& job : jobs_) {
+      Note(job.ref);
+    }
+    return std::move(planned_);
+  }
+
+ private:
+  Result<> AddAll() {
     // Reserved before any job keeps an address inside.
     weights_.layers.resize(static_cast<std::size_t>(shard_.layers.size()));
     INFERD_TRY(AddWholeModel());
@@ -52,15 +74,37 @@ class Loader {
         INFERD_TRY(AddFfn(layer, target));
       }
     }
-    INFERD_TRY(PackAll(options));
-    INFERD_TRY(CheckEmbedding());
-    for (LayerWeights& layer : weights_.layers) {
-      ListExperts(layer);
-    }
-    return std::move(weights_);
+    return {};
   }
 
- private:
+  void NoteWhole(const store::TensorInfo& tensor) {
+    planned_.push_back({tensor.file,
+                        static_cast<std::int64_t>(tensor.offset),
+                        static_cast<std::int64_t>(tensor.offset + tensor.bytes)});
+  }
+
+  void Note(const WeightRef& ref) {
+    const store::TensorInfo& tensor = *ref.tensor;
+    if (tensor.parts == nullptr) {
+      const auto begin = static_cast<std::int64_t>(
+          tensor.offset + static_cast<std::uint64_t>(ref.row_begin) * tensor.row_bytes());
+      planned_.push_back({tensor.file, begin, begin + static_cast<std::int64_t>(ref.bytes())});
+      return;
+    }
+    // Of a quantised layer all parts: some are stored along the columns.
+    const store::QuantisedParts& parts = *tensor.parts;
+    NoteWhole(parts.weight);
+    if (parts.layout != store::QuantisedParts::Layout::kPlain) {
+      NoteWhole(parts.scales);
+    }
+    if (parts.zeros) {
+      NoteWhole(*parts.zeros);
+    }
+    if (parts.group_index) {
+      NoteWhole(*parts.group_index);
+    }
+  }
+
   Result<WeightRef> Find(Slot slot,
                          std::int64_t layer,
                          std::int64_t expert,
@@ -97,6 +141,10 @@ class Loader {
                            ref.tensor->name,
                            source_.path,
                            DTypeName(type));
+    }
+    if (planning_) {
+      Note(ref);
+      return {};
     }
     const auto size = static_cast<std::size_t>(BlockBytes(type));
     const auto data = store::Weights::Data(source_.tensors, ref)
@@ -179,6 +227,10 @@ class Loader {
       INFERD_ASSIGN(const WeightRef whole,
                     Find(Slot::kEmbedding, -1, -1, spec_.vocab_size, hidden));
       embedding_ = whole.Rows(shard_.vocab.begin, shard_.vocab.end);
+      if (planning_) {
+        Note(embedding_);
+        return AddHead();
+      }
       const auto data = store::Weights::Data(source_.tensors, embedding_);
       weights_.embedding.count = shard_.vocab.size();
       weights_.embedding.first_id = shard_.vocab.begin;
@@ -186,6 +238,11 @@ class Loader {
                     device_.MakeTable(whole.dtype(), data, shard_.vocab.size(), hidden));
       weights_.bytes += static_cast<std::int64_t>(weights_.embedding.table.copy.bytes());
     }
+    return AddHead();
+  }
+
+  Result<> AddHead() {
+    const std::int64_t hidden = spec_.hidden_size;
     if (shard_.has_head) {
       INFERD_TRY(AddNorm(Slot::kFinalNorm, -1, hidden, &weights_.final_norm));
       INFERD_TRY(
@@ -480,6 +537,8 @@ class Loader {
   ShardWeights weights_;
   WeightRef embedding_;
   bool embedding_checked_ = false;
+  bool planning_ = false;  // nothing is read; what would be is noted
+  std::vector<store::FileRange> planned_;
   std::vector<PackJob> jobs_;
 
   const LoadWeightsOptions* options_ = nullptr;
@@ -502,6 +561,12 @@ Result<Vector> Vector::Make(std::vector<float> values, ops::Device& device) {
     device.Copy(vector.device_.data(), vector.host_.data(), bytes);
   }
   return vector;
+}
+
+Result<std::vector<store::FileRange>> BytesOfShard(const store::Model& source,
+                                                   const spec::ShardPlan& shard,
+                                                   ops::Device& device) {
+  return Loader(source, shard, device).Plan();
 }
 
 Result<ShardWeights> LoadWeights(const store::Model& source,

@@ -7,6 +7,7 @@
 #include "ops/device.h"
 #include "spec/parallel.h"
 #include "store/model.h"
+#include "store/partial_model.h"
 
 #include <cstdint>
 #include <functional>
@@ -77,6 +78,12 @@ struct LoadWeightsOptions {
   int threads = 1;
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;
 };
+
+/// The bytes of the files that LoadWeights reads for a shard; nothing is read yet. Its errors are
+/// those of LoadWeights that need no values.
+Result<std::vector<store::FileRange>> BytesOfShard(const store::Model& source,
+                                                   const spec::ShardPlan& shard,
+                                                   ops::Device& device);
 
 /// Reads only the shard's slices and gives the mapped pages back as it goes. `source` must outlive
 /// the result when the shard has the embedding. Refuses NaN, infinities, missing parts, wrong

@@ -33,8 +33,8 @@ enum class CommBackend : std::uint8_t { kAuto, kNccl, kHost };
 
 /// Sent once to each worker: load this.
 struct LoadRequest {
-  std::string
-      model_path;  // file or folder, as resolved by the leader; must exist on the worker's host
+  /// A file or folder of the worker's host, or what store::SharedName made.
+  std::string model_path;
   ShardPlan shard;
   std::int32_t max_num_seqs = 64;
   std::int32_t max_batched_tokens = 512;

@@ -74,7 +74,8 @@ Result<std::optional<ObjectChecksum>> ObjectVerifier::Expected(HttpConnection* c
 }
 
 Result<> ObjectVerifier::Verify(std::size_t index) {
-  const auto& [object, file] = reads_[index];
+  const S3Object& object = reads_[index].object;
+  PartFile* file = reads_[index].file;
   HttpConnection connection;
   INFERD_ASSIGN(auto checksum, Expected(&connection, object));
   std::optional<ObjectHasher> hasher;

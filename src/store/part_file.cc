@@ -40,8 +40,10 @@ bool ParseRange(std::string_view line, ByteRange* range) {
 
 Result<std::unique_ptr<PartFile>> PartFile::Open(const std::string& path,
                                                  std::int64_t size,
-                                                 std::string_view tag) {
-  std::unique_ptr<PartFile> part(new PartFile(path, size, fmt::format("{} {}\n", size, tag)));
+                                                 std::string_view tag,
+                                                 PartPlace place) {
+  std::unique_ptr<PartFile> part(
+      new PartFile(path, size, fmt::format("{} {}\n", size, tag), place));
   part->file_.Reset(::open(part->PartName().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!part->file_.valid()) {
     return FromErrno("cannot open", part->PartName());
@@ -101,9 +103,9 @@ Result<> PartFile::Clear() {
   return {};
 }
 
-std::vector<ByteRange> PartFile::Missing() const {
+std::vector<ByteRange> PartFile::Missing(ByteRange within) const {
   const std::lock_guard lock(mutex_);
-  return there_.Missing({0, size_});
+  return there_.Missing(within);
 }
 
 std::int64_t PartFile::have() const {

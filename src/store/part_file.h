@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that arrives in ranges, in any order, from several threads: NAME.part with holes, and
-// beside it NAME.part.ranges, which says what is there, so that nothing is fetched again. Included
+// A file that arrives in ranges, in any order, from several threads: a file with holes, and
+// beside it FILE.ranges, which says what is there, so that nothing is fetched again. Included
 // by .cc files of this room and its tests.
 #pragma once
 
@@ -20,18 +20,24 @@
 
 namespace inferd::store {
 
+/// Where the bytes are until all are there: in NAME.part, or under the name itself, for who reads
+/// the parts that he asked for.
+enum class PartPlace : std::uint8_t { kBeside, kInPlace };
+
 /// Thread-safe. The caller keeps other processes away (store/model_cache.h).
 class PartFile {
  public:
-  /// Opens or makes path + ".part". What an earlier run left is kept if it was of the same `size`
-  /// and `tag` (the object's ETag).
+  /// Opens or makes the file. What an earlier run left is kept if it was of the same `size` and
+  /// `tag` (the object's ETag).
   static Result<std::unique_ptr<PartFile>> Open(const std::string& path,
                                                 std::int64_t size,
-                                                std::string_view tag);
+                                                std::string_view tag,
+                                                PartPlace place = PartPlace::kBeside);
 
   const std::string& path() const { return path_; }
   std::int64_t size() const { return size_; }
-  std::vector<ByteRange> Missing() const;
+  std::vector<ByteRange> Missing() const { return Missing({0, size_}); }
+  std::vector<ByteRange> Missing(ByteRange within) const;
   std::int64_t have() const;
 
   /// Writes bytes at `offset`; they count only when they are recorded.
@@ -45,21 +51,25 @@ class PartFile {
   /// Nobody waits any more.
   void Stop();
 
-  /// Gives the file its name, after its bytes are on the disk.
+  /// Gives a file that is beside its name this name, after its bytes are on the disk.
   Result<> Finish();
   /// Forgets every byte.
   Result<> Clear();
 
  private:
-  PartFile(std::string path, std::int64_t size, std::string head)
-      : path_(std::move(path)), size_(size), head_(std::move(head)) {}
-  std::string PartName() const { return path_ + ".part"; }
-  std::string RecordName() const { return path_ + ".part.ranges"; }
+  PartFile(std::string path, std::int64_t size, std::string head, PartPlace place)
+      : path_(std::move(path)),
+        part_name_(path_ + (place == PartPlace::kBeside ? ".part" : "")),
+        size_(size),
+        head_(std::move(head)) {}
+  const std::string& PartName() const { return part_name_; }
+  std::string RecordName() const { return part_name_ + ".ranges"; }
   /// False if there is no record of this size and tag.
   bool ReadRecord();
   Result<> BeginRecord();
 
   const std::string path_;
+  const std::string part_name_;
   const std::int64_t size_;
   const std::string head_;  // the record's first line
   base::UniqueFd file_;

@@ -35,8 +35,11 @@ class Reader {
  public:
   Reader(const S3Client& client, const std::vector<RangedRead>& reads) : client_(client) {
     for (const RangedRead& read : reads) {
-      for (const ByteRange& range : CutRanges(read.file->Missing(), kPieceBytes)) {
-        pieces_.push_back({&read, range});
+      const std::vector<ByteRange> all = {{0, read.file->size()}};
+      for (const ByteRange& wanted : read.wanted.empty() ? all : read.wanted) {
+        for (const ByteRange& range : CutRanges(read.file->Missing(wanted), kPieceBytes)) {
+          pieces_.push_back({&read, range});
+        }
       }
     }
   }

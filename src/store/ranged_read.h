@@ -15,14 +15,15 @@ namespace inferd::store {
 
 struct RangedRead {
   S3Object object;
-  PartFile* file = nullptr;  // of the object's size; outlives the read
+  PartFile* file = nullptr;            // of the object's size; outlives the read
+  std::vector<ByteRange> wanted = {};  // what is missing of it counts; empty: all
 };
 
-/// Until all bytes of all files are there, in the order given. Blocks; starts up to `connections`
-/// threads. `progress` is called from the calling thread every 100 ms with the bytes received by
-/// this call; false cancels. What was received is recorded however it ends. Errors: what the store
-/// refuses, by the object's name; Aborted for an object that was changed; Unavailable when no byte
-/// has come on any connection for the client's give_up_ms.
+/// Until all wanted bytes of all files are there, in the order given. Blocks; starts up to
+/// `connections` threads. `progress` is called from the calling thread every 100 ms with the bytes
+/// received by this call; false cancels. What was received is recorded however it ends. Errors:
+/// what the store refuses, by the object's name; Aborted for an object that was changed;
+/// Unavailable when no byte has come on any connection for the client's give_up_ms.
 Result<> ReadRanges(const S3Client& client,
                     const std::vector<RangedRead>& reads,
                     int connections,

@@ -54,12 +54,6 @@ std::string FolderOf(const S3Location& location, const S3Settings& settings) {
 
 bool IsGgufKey(std::string_view key) { return key.ends_with(".gguf"); }
 
-/// What OpenModel takes of a version's folder.
-std::string ModelIn(const std::string& folder, const S3Location& location) {
-  return IsGgufKey(location.key) ? folder + "/" + fs::path(location.key).filename().string()
-                                 : folder;
-}
-
 Result<std::string> LatestIn(const S3Location& location, const std::string& folder) {
   const auto version = base::ReadFile(folder + "/latest", kHashChars * 2);
   if (version.ok() && version->find('/') == std::string::npos &&
@@ -70,14 +64,6 @@ Result<std::string> LatestIn(const S3Location& location, const std::string& fold
                   location.Url(),
                   folder,
                   location.Url());
-}
-
-std::string VersionOf(const std::vector<S3File>& files) {
-  std::string text;
-  for (const S3File& file : files) {
-    text += fmt::format("{}\n{}\n{}\n", file.name, file.object.bytes, file.object.etag);
-  }
-  return Hash(text);
 }
 
 // "m-00001-of-00003.gguf" begins like its further parts: "m-".
@@ -205,6 +191,34 @@ S3Patience PatienceOf(const FetchOptions& options) {
 
 }  // namespace
 
+std::string ModelIn(const std::string& folder, const S3Location& location) {
+  return IsGgufKey(location.key) ? folder + "/" + fs::path(location.key).filename().string()
+                                 : folder;
+}
+
+std::string VersionOf(const std::vector<S3File>& files) {
+  std::string text;
+  for (const S3File& file : files) {
+    text += fmt::format("{}\n{}\n{}\n", file.name, file.object.bytes, file.object.etag);
+  }
+  return Hash(text);
+}
+
+std::string PrefixOf(const S3Location& location) {
+  if (IsGgufKey(location.key)) {
+    return std::string(StemOf(location.key));
+  }
+  return location.key.empty() ? "" : location.key + "/";
+}
+
+Result<S3Place> PlaceOf(std::string_view name) {
+  S3Place place;
+  INFERD_ASSIGN(place.location, ParseS3Location(name));
+  INFERD_ASSIGN(place.settings, S3SettingsFromEnvironment());
+  place.folder = FolderOf(place.location, place.settings);
+  return place;
+}
+
 Result<std::vector<S3File>> ChooseS3Files(const S3Location& location,
                                           const std::vector<S3Object>& objects) {
   std::vector<S3File> files;
@@ -242,15 +256,13 @@ Result<std::vector<S3File>> ChooseS3Files(const S3Location& location,
 }
 
 Result<std::string> ResolveS3(std::string_view name) {
-  INFERD_ASSIGN(const S3Location location, ParseS3Location(name));
-  INFERD_ASSIGN(const S3Settings settings, S3SettingsFromEnvironment());
-  return LatestIn(location, FolderOf(location, settings));
+  INFERD_ASSIGN(const S3Place place, PlaceOf(name));
+  return LatestIn(place.location, place.folder);
 }
 
 Result<std::string> FetchS3(std::string_view name, const FetchOptions& options) {
-  INFERD_ASSIGN(const S3Location location, ParseS3Location(name));
-  INFERD_ASSIGN(const S3Settings settings, S3SettingsFromEnvironment());
-  const std::string folder = FolderOf(location, settings);
+  INFERD_ASSIGN(const S3Place place, PlaceOf(name));
+  const auto& [location, settings, folder] = place;
   FetchProgress waiting;
   waiting.file = location.Url();
   // Asked on the calling thread only: other threads are stopped by ReadRanges.
@@ -261,10 +273,7 @@ Result<std::string> FetchS3(std::string_view name, const FetchOptions& options) 
   patience.max_attempts = latest.ok() ? std::min(patience.max_attempts, 2) : patience.max_attempts;
   const S3Client asking(settings, location, patience, alive);
   HttpConnection connection;
-  const std::string prefix = IsGgufKey(location.key) ? std::string(StemOf(location.key))
-                             : location.key.empty()  ? ""
-                                                     : location.key + "/";
-  auto objects = asking.List(&connection, prefix);
+  auto objects = asking.List(&connection, PrefixOf(location));
   if (!objects.ok()) {
     if (objects.error().code() != Code::kUnavailable || !latest.ok()) {
       return objects.error();

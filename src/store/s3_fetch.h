@@ -29,6 +29,21 @@ struct S3File {
 Result<std::vector<S3File>> ChooseS3Files(const S3Location& location,
                                           const std::vector<S3Object>& objects);
 
+/// A location, how to ask for it, and the folder of its versions in the cache.
+struct S3Place {
+  S3Location location;
+  S3Settings settings;
+  std::string folder;
+};
+/// By the environment.
+Result<S3Place> PlaceOf(std::string_view name);
+/// What the keys of a location's objects begin with.
+std::string PrefixOf(const S3Location& location);
+/// The name of the version that these files are.
+std::string VersionOf(const std::vector<S3File>& files);
+/// What OpenModel takes of a version's folder.
+std::string ModelIn(const std::string& folder, const S3Location& location);
+
 /// The latest complete version in the cache. NotFound if there is none.
 Result<std::string> ResolveS3(std::string_view name);
 

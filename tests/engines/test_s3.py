@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 import harness
+import toy_model
 from harness import FOX, chat_body, eventually
 from store_harness import BUCKET, READER, Relay, Store
 
@@ -225,6 +226,30 @@ def test_the_cache_has_a_bound(fetch, relay, store, inferd, toy, tmp_path):
     assert "more than --model-cache-bytes" in fetch("s3://models/bound/b.gguf", "--model-cache-bytes", MIB).refusal()
     reply = httpx.post(server.url + "/v1/chat/completions", json=chat_body(), timeout=60)
     assert reply.json()["choices"][0]["message"]["content"] == FOX
+
+
+def test_another_host_reads_its_slices(store, relay, binary, spawn, monkeypatch, tmp_path):
+    """Two pipeline stages, each a host with a cache of its own: the second reads about its half, and once for its two ranks."""
+    monkeypatch.setattr(toy_model, "LAYERS", 24)
+    monkeypatch.setattr(toy_model, "INNER", 384)
+    toy_model.make(tmp_path / "layers")
+    size = (tmp_path / "layers/model.safetensors").stat().st_size
+    store.put_folder("layers", tmp_path / "layers")
+    port, = harness.free_ports(1)
+    shared = {"INFERD_CLUSTER_SECRET": "a secret of these hosts, long enough"}
+    flags = ["--nnodes", "2", "--leader", f"127.0.0.1:{port}", "--data-address", "127.0.0.1", "--pp", "2", "--tp", "2"]
+    server = harness.Inferd(tmp_path, binary, "s3://models/layers", *flags, "--node-rank", "0",
+                            environment={**environment(tmp_path / "first", store.url), **shared})
+    try:
+        second = spawn([binary, "serve", "--model", "s3://models/layers", *flags, "--node-rank", "1", "--threads", "1"], name="second",
+                       environment={**environment(tmp_path / "second", relay.url), **shared})
+        server.ready()
+        reply = httpx.post(server.url + "/v1/chat/completions", json=chat_body(), timeout=60)
+        assert reply.json()["choices"][0]["message"]["content"] == FOX, second.log()
+        print(f"\nthe second host read {relay.bytes_down / size:.2f} of {size / MIB:.0f} MiB")
+        assert size / 3 < relay.bytes_down < size * 0.62
+    finally:
+        server.end()
 
 
 def test_two_processes_fetch_once(fetch, relay, big):

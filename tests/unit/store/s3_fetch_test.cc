@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "store/fetch.h"
 #include "store/model.h"
+#include "store/partial_model.h"
 #include "store/resolve.h"
 #include "unit/store/environment.h"
 #include "unit/store/file_server.h"
@@ -316,6 +317,61 @@ TEST_F(S3FetchTest, ASecondProcessWaitsForTheFirst) {
   };
   ASSERT_TRUE(Fetch("s3://models/tiny", options_).ok());
   EXPECT_EQ(waited, 10);
+}
+
+// --- What another host of a group reads. ---
+
+TEST_F(S3FetchTest, AnotherHostReadsWhatItNeeds) {
+  auto tensors = TinyHfTensors();
+  // So large that the head of the file is not all of it; of those tensors that nobody needs.
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1 << 20}});
+  tensors_ = F32File(tensors);
+  ServeTiny();
+  const auto path = Fetch("s3://models/tiny", options_);
+  ASSERT_TRUE(path.ok()) << path.error().message();
+  const std::string name = SharedName("s3://models/tiny", *path);
+  EXPECT_EQ(name, "s3://models/tiny#" + std::filesystem::path(*path).filename().string());
+  EXPECT_EQ(SharedName("org/tiny", "/some/path"), "/some/path");
+  // This host has it whole.
+  auto whole = PartialModel::Open(name, "", nullptr);
+  ASSERT_TRUE(whole.ok()) << whole.error().message();
+  EXPECT_TRUE(whole->whole());
+  EXPECT_TRUE(whole->Provide({{0, 0, 1}}).ok());
+  // Another one has nothing.
+  TempDir other;
+  const SetEnvironment cache("INFERD_CACHE", other.path());
+  const std::size_t before = Gets().size();
+  auto partial = PartialModel::Open(name, "", nullptr);
+  ASSERT_TRUE(partial.ok()) << partial.error().message();
+  EXPECT_FALSE(partial->whole());
+  const std::string mapped = partial->model().tensors.files()[0].path();
+  EXPECT_TRUE(mapped.starts_with(other.path()));
+  EXPECT_EQ(ReadAll(mapped).substr(0, 1 << 20), tensors_.substr(0, 1 << 20));
+  EXPECT_FALSE(ResolveModel("s3://models/tiny").ok());  // it is not there for others
+  const std::size_t opened = Gets().size();
+  EXPECT_EQ(opened, before + 2);
+  const std::int64_t mib = 1 << 20;
+  ASSERT_TRUE(partial->Provide({{0, mib + 500, mib + 1000}, {0, mib + 2000, mib + 2500}}).ok());
+  ASSERT_EQ(Gets().size(), opened + 1);  // the gap between them is small
+  EXPECT_THAT(Gets().back(), HasSubstr("Range: bytes=1049076-1051075"));
+  // A second rank of the host finds it there.
+  auto second = PartialModel::Open(name, "", nullptr);
+  ASSERT_TRUE(second.ok());
+  ASSERT_TRUE(second->Provide({{0, mib + 600, mib + 700}}).ok());
+  EXPECT_EQ(Gets().size(), opened + 1);
+}
+
+TEST_F(S3FetchTest, AnotherHostRefusesAnotherVersion) {
+  ServeTiny();
+  const std::string name = SharedName("s3://models/tiny", *Fetch("s3://models/tiny", options_));
+  tensors_ += '\n';
+  ServeTiny();
+  TempDir other;
+  const SetEnvironment cache("INFERD_CACHE", other.path());
+  const auto partial = PartialModel::Open(name, "", nullptr);
+  ASSERT_FALSE(partial.ok());
+  EXPECT_EQ(partial.error().code(), Code::kAborted);
+  EXPECT_THAT(partial.error().message(), HasSubstr("s3://models/tiny was changed in the store"));
 }
 
 }  // namespace
