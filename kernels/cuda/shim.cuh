@@ -37,16 +37,15 @@ Status LaunchNamed(const char* name,
                    std::size_t shared_bytes,
                    Stream stream,
                    Arguments... arguments) {
-  const cudaError_t error =
-      simt::CheckLaunch(reinterpret_cast<const void*>(kernel), name, grid, block, shared_bytes);
+  const cudaError_t error = simt::CheckLaunch(
+      reinterpret_cast<const void*>(kernel), name, grid, block, shared_bytes, stream);
   if (error != cudaSuccess) {
     return static_cast<Status>(error);
   }
   const std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  simt::Enqueue(stream, [=] {
+  return static_cast<Status>(simt::Enqueue(stream, [=] {
     simt::RunGrid(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });
-  });
-  return Status::kOk;
+  }));
 }
 #define LAUNCH_KERNEL(kernel, ...) \
   ::inferd::kernels::cuda::LaunchNamed(#kernel, kernel, __VA_ARGS__)

@@ -342,7 +342,10 @@ Result GroupEnd() {
   const std::vector<Group::Piece> pieces = std::exchange(t_group.pieces, {});
   for (const Group::Piece& piece : pieces) {
     piece.comm->under_way = 2;
-    EnqueueUntil(piece.stream, [work = piece.work] { return work->Advance(); });
+    if (EnqueueUntil(piece.stream, [work = piece.work] { return work->Advance(); }) !=
+        cudaSuccess) {
+      return kInvalidUsage;  // NCCL itself can be captured; the emulated one cannot.
+    }
   }
   return pieces.empty() ? kSuccess : kInProgress;
 }

@@ -7,9 +7,10 @@
 //   EMU_DEVICES=n           how many devices there are (default 1; 0: none)
 //   EMU_MEMORY_MB=n         memory of each (default 2048); more is cudaErrorMemoryAllocation
 //
-// Copies check that the device side is device memory. Any thread may call; one stream's work runs
-// in order on whichever thread drains it. The names are NVIDIA's, so they live in the global
-// namespace.
+// Copies check that the device side is device memory. While a stream is captured, what must not be
+// done then (waiting, allocating, copying pageable memory, collectives) fails and makes the capture
+// invalid. Any thread may call; one stream's work runs in order on whichever thread drains it. The
+// names are NVIDIA's, so they live in the global namespace.
 #pragma once
 
 #include "kernels/simt/vector_types.h"
@@ -27,12 +28,15 @@ enum cudaError_t {
   cudaErrorInvalidDevice = 101,
   cudaErrorECCUncorrectable = 214,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
   cudaErrorGraphExecUpdateFailure = 910,
   cudaErrorUnknown = 999
 };
@@ -177,11 +181,17 @@ namespace inferd::simt {
 
 cudaError_t SetSharedLimit(const void* kernel, int bytes);
 /// Checks a launch as the driver would; the error is also kept for cudaGetLastError.
-cudaError_t CheckLaunch(
-    const void* kernel, const char* name, dim3 grid, dim3 block, std::size_t shared_bytes);
-void Enqueue(cudaStream_t stream, std::function<void()> work);
-/// `work` is called whenever somebody drives the stream, until it returns true.
-void EnqueueUntil(cudaStream_t stream, std::function<bool()> work);
+cudaError_t CheckLaunch(const void* kernel,
+                        const char* name,
+                        dim3 grid,
+                        dim3 block,
+                        std::size_t shared_bytes,
+                        cudaStream_t stream);
+/// `work` becomes the stream's last, or the last of the graph that it is captured for.
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
+/// `work` is called whenever somebody drives the stream, until it returns true. It cannot be
+/// captured.
+cudaError_t EnqueueUntil(cudaStream_t stream, std::function<bool()> work);
 
 /// From now on every call for `device` fails with `error`, as after a fault; cudaSuccess mends it.
 /// For tests of what a worker does then.

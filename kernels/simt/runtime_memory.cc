@@ -3,6 +3,7 @@
 // where.
 #include "kernels/simt/runtime_api.h"
 #include "kernels/simt/runtime_state.h"
+#include "kernels/simt/runtime_streams.h"
 #include "kernels/simt/settings.h"
 
 #include <algorithm>
@@ -38,6 +39,7 @@ constexpr int kMaxDevices = 64;
 struct Ledger {
   std::mutex mutex;
   std::map<std::uintptr_t, Allocation> allocations;
+  std::map<std::uintptr_t, std::size_t> pinned;  // bytes of each piece
   std::size_t used[kMaxDevices] = {};
   Fault faults[kMaxDevices];
   std::map<const void*, int> shared_limits;
@@ -84,6 +86,18 @@ bool IsDeviceMemory(const void* pointer, std::size_t bytes) {
   return begin + bytes <= next->first + next->second.bytes;
 }
 
+bool IsPinnedMemory(const void* pointer, std::size_t bytes) {
+  Ledger& ledger = TheLedger();
+  const std::lock_guard lock(ledger.mutex);
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+  auto next = ledger.pinned.upper_bound(begin);
+  if (next == ledger.pinned.begin()) {
+    return bytes == 0;
+  }
+  --next;
+  return begin + bytes <= next->first + next->second;
+}
+
 void SetDeviceFault(int device, cudaError_t error) {
   Ledger& ledger = TheLedger();
   const std::lock_guard lock(ledger.mutex);
@@ -106,18 +120,32 @@ cudaError_t SetSharedLimit(const void* kernel, int bytes) {
   return cudaSuccess;
 }
 
-cudaError_t CheckLaunch(
-    const void* kernel, const char* name, dim3 grid, dim3 block, std::size_t shared_bytes) {
+cudaError_t CountLaunches(int launches) {
   if (const cudaError_t state = DeviceState(); state != cudaSuccess) {
     return state;
   }
   Ledger& ledger = TheLedger();
   const std::lock_guard lock(ledger.mutex);
   Fault& fault = ledger.faults[t_device];
-  if (fault.pending != cudaSuccess && fault.launches_left-- <= 0) {
+  if (fault.pending != cudaSuccess && (fault.launches_left -= launches) < 0) {
     fault = {fault.pending, cudaSuccess, 0};
     return Keep(fault.error);
   }
+  return cudaSuccess;
+}
+
+cudaError_t CheckLaunch(const void* kernel,
+                        const char* name,
+                        dim3 grid,
+                        dim3 block,
+                        std::size_t shared_bytes,
+                        cudaStream_t stream) {
+  if (const cudaError_t state = CountLaunches(CountCaptured(stream) ? 0 : 1);
+      state != cudaSuccess) {
+    return state;
+  }
+  Ledger& ledger = TheLedger();
+  const std::lock_guard lock(ledger.mutex);
   const auto found = ledger.shared_limits.find(kernel);
   const std::size_t limit = found == ledger.shared_limits.end()
                                 ? kDefaultShared
@@ -146,6 +174,7 @@ cudaError_t CheckLaunch(
 using inferd::simt::DeviceState;
 using inferd::simt::GetSettings;
 using inferd::simt::Keep;
+using inferd::simt::RefuseInCapture;
 using inferd::simt::t_device;
 using inferd::simt::t_error;
 using inferd::simt::TheLedger;
@@ -173,6 +202,10 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure:
       return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
     default:
       return "cudaErrorUnknown";
   }
@@ -269,6 +302,9 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   *pointer = nullptr;
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
   if (const cudaError_t state = DeviceState(); state != cudaSuccess || bytes == 0) {
     return state;
   }
@@ -294,6 +330,9 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* pointer) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
   cudaDeviceSynchronize();
   if (pointer == nullptr) {
     return cudaSuccess;
@@ -314,15 +353,37 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+  *pointer = nullptr;
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
   *pointer = std::aligned_alloc(256, (std::max<std::size_t>(bytes, 1) + 255) / 256 * 256);
-  return *pointer != nullptr ? cudaSuccess : Keep(cudaErrorMemoryAllocation);
+  return *pointer != nullptr ? cudaHostRegister(*pointer, bytes, cudaHostRegisterDefault)
+                             : Keep(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   return cudaMallocHost(pointer, bytes);
 }
 cudaError_t cudaFreeHost(void* pointer) {
-  std::free(pointer);
+  const cudaError_t error = cudaHostUnregister(pointer);
+  if (error == cudaSuccess) {
+    std::free(pointer);
+  }
+  return error;
+}
+cudaError_t cudaHostRegister(void* pointer, std::size_t bytes, unsigned) {
+  auto& ledger = TheLedger();
+  const std::lock_guard lock(ledger.mutex);
+  ledger.pinned[reinterpret_cast<std::uintptr_t>(pointer)] = bytes;
   return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return DeviceState(); }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void* pointer) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
+  auto& ledger = TheLedger();
+  const std::lock_guard lock(ledger.mutex);
+  return ledger.pinned.erase(reinterpret_cast<std::uintptr_t>(pointer)) > 0 || pointer == nullptr
+             ? cudaSuccess
+             : Keep(cudaErrorInvalidValue);
+}

@@ -1,42 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, events and graphs. A stream is a queue of functions; whoever waits for it runs them. One
-// that says it is not done yet (a collective whose peers are late) stays at the head and holds up
-// what is behind it. In a captured stream they are collected instead.
+// Streams and events. A stream is a queue of functions; whoever waits for it runs them. One that
+// says it is not done yet (a collective whose peers are late) stays at the head and holds up what
+// is behind it. In a captured stream they are collected instead (runtime_graph.cc).
 #include "kernels/simt/runtime_api.h"
 #include "kernels/simt/runtime_state.h"
+#include "kernels/simt/runtime_streams.h"
 #include "kernels/simt/settings.h"
 
 #include <sched.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
-#include <vector>
-
-struct CUgraph_st {
-  std::vector<std::function<bool()>> work;
-};
-struct CUgraphExec_st {
-  std::vector<std::function<bool()>> work;
-};
-struct CUstream_st {
-  std::recursive_mutex mutex;  // a callback may query its own stream
-  std::deque<std::function<bool()>> queue;
-  std::unique_ptr<CUgraph_st> capture;
-  bool draining = false;
-};
-struct CUevent_st {
-  std::atomic<std::uint64_t> recorded{0};
-  std::atomic<std::uint64_t> reached{0};
-  std::atomic<cudaStream_t> stream{nullptr};
-  std::atomic<std::int64_t> time_ns{0};
-};
 
 namespace inferd::simt {
 namespace {
@@ -49,11 +28,6 @@ struct Streams {
 Streams& TheStreams() {
   static Streams streams;
   return streams;
-}
-
-cudaStream_t OrDefault(cudaStream_t stream) {
-  static CUstream_st default_stream;
-  return stream != nullptr ? stream : &default_stream;
 }
 
 // Runs what can run. False: the head is not done yet.
@@ -91,7 +65,11 @@ bool FitsKind(const void* to, const void* from, std::size_t bytes, cudaMemcpyKin
   return (!to_device || IsDeviceMemory(to, bytes)) && (!from_device || IsDeviceMemory(from, bytes));
 }
 
-// Under capture a synchronous call is an error, as it is on the device.
+// The host's side of a copy need not be pinned, but a graph reads it when the caller is long gone.
+bool IsPinnedOrDevice(const void* pointer, std::size_t bytes) {
+  return IsDeviceMemory(pointer, bytes) || IsPinnedMemory(pointer, bytes);
+}
+
 bool IsCaptured(cudaStream_t stream) {
   stream = OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
@@ -100,24 +78,47 @@ bool IsCaptured(cudaStream_t stream) {
 
 }  // namespace
 
-void Enqueue(cudaStream_t stream, std::function<void()> work) {
-  EnqueueUntil(stream, [work = std::move(work)] {
+cudaStream_t OrDefault(cudaStream_t stream) {
+  static CUstream_st default_stream;
+  return stream != nullptr ? stream : &default_stream;
+}
+
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream = OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  if (Capture* const capture = stream->capture.get(); capture != nullptr) {
+    if (capture->invalid) {
+      return Keep(cudaErrorStreamCaptureInvalidated);
+    }
+    capture->graph.work.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  return EnqueueUntil(stream, [work = std::move(work)] {
     work();
     return true;
   });
 }
 
-void EnqueueUntil(cudaStream_t stream, std::function<bool()> work) {
+cudaError_t EnqueueUntil(cudaStream_t stream, std::function<bool()> work) {
+  if (const cudaError_t error = RefuseOn(stream); error != cudaSuccess) {
+    return error;
+  }
   stream = OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
-  if (stream->capture != nullptr) {
-    stream->capture->work.push_back(std::move(work));
-    return;
-  }
   stream->queue.push_back(std::move(work));
   if (!GetSettings().lazy_streams) {
     Drain(stream);
   }
+  return cudaSuccess;
+}
+
+bool CountCaptured(cudaStream_t stream) {
+  stream = OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  if (stream->capture != nullptr) {
+    ++stream->capture->graph.launches;
+  }
+  return stream->capture != nullptr;
 }
 
 }  // namespace inferd::simt
@@ -128,8 +129,13 @@ using inferd::simt::Enqueue;
 using inferd::simt::EnqueueUntil;
 using inferd::simt::Finish;
 using inferd::simt::Keep;
+using inferd::simt::RefuseInCapture;
+using inferd::simt::RefuseOn;
 
 cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
   Finish(nullptr);
   // Under the lock, so that no other thread destroys a stream meanwhile.
   auto& streams = inferd::simt::TheStreams();
@@ -167,14 +173,19 @@ cudaError_t cudaMemcpy2DAsync(void* to,
       return Keep(cudaErrorInvalidValue);
     }
   }
-  Enqueue(stream, [=] {
+  const std::size_t last = (height - 1);
+  if (inferd::simt::IsCaptured(stream) &&
+      !(inferd::simt::IsPinnedOrDevice(to, last * to_pitch + width) &&
+        inferd::simt::IsPinnedOrDevice(from, last * from_pitch + width))) {
+    return RefuseOn(stream);
+  }
+  return Enqueue(stream, [=] {
     for (std::size_t row = 0; row < height; ++row) {
       std::memmove(static_cast<char*>(to) + row * to_pitch,
                    static_cast<const char*>(from) + row * from_pitch,
                    width);
     }
   });
-  return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyPeerAsync(
@@ -183,6 +194,9 @@ cudaError_t cudaMemcpyPeerAsync(
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t refused = RefuseInCapture(); refused != cudaSuccess) {
+    return refused;
+  }
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
 }
@@ -194,10 +208,12 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   if (!inferd::simt::IsDeviceMemory(to, bytes)) {
     return Keep(cudaErrorInvalidValue);
   }
-  Enqueue(stream, [=] { std::memset(to, value, bytes); });
-  return cudaSuccess;
+  return Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  if (const cudaError_t refused = RefuseInCapture(); refused != cudaSuccess) {
+    return refused;
+  }
   return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 
@@ -225,14 +241,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (inferd::simt::IsCaptured(stream)) {
-    return Keep(cudaErrorStreamCaptureUnsupported);
+  if (const cudaError_t error = RefuseOn(stream); error != cudaSuccess) {
+    return error;
   }
   Finish(stream);
   return DeviceState();
 }
 // Who asks once sees how far the stream was; who asks again and again drives it.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const cudaError_t error = RefuseOn(stream); error != cudaSuccess) {
+    return error;
+  }
   stream = inferd::simt::OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
   if (stream->queue.empty()) {
@@ -242,8 +261,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cudaErrorNotReady;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  Enqueue(stream, [=] { function(data); });
-  return DeviceState();
+  const cudaError_t error = Enqueue(stream, [=] { function(data); });
+  return error != cudaSuccess ? error : DeviceState();
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -255,18 +274,34 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const std::uint64_t number = ++event->recorded;
   event->stream = stream;
-  Enqueue(stream, [=] {
+  event->captured = inferd::simt::IsCaptured(stream);
+  if (event->captured) {
+    return DeviceState();  // An edge of the graph; of one stream there is but one order.
+  }
+  const std::uint64_t number = ++event->recorded;
+  (void)Enqueue(stream, [=] {
     event->time_ns = inferd::simt::Now();
     event->reached = number;
   });
   return DeviceState();
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
+  if (event->captured) {
+    return Keep(cudaErrorCapturedEvent);
+  }
   return event->reached >= event->recorded ? DeviceState() : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
+    return error;
+  }
+  if (event->captured) {
+    return Keep(cudaErrorCapturedEvent);
+  }
   while (event->reached < event->recorded && !Drain(event->stream)) {
     ::sched_yield();
   }
@@ -277,59 +312,15 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
   return DeviceState();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (inferd::simt::IsCaptured(stream) && event->captured && event->stream == stream) {
+    return DeviceState();
+  }
   const std::uint64_t number = event->recorded;
-  EnqueueUntil(stream, [=] {
+  const cudaError_t error = EnqueueUntil(stream, [=] {
     if (event->reached < number) {
       Drain(event->stream);
     }
     return event->reached >= number;
   });
-  return DeviceState();
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  stream = inferd::simt::OrDefault(stream);
-  const std::lock_guard lock(stream->mutex);
-  if (stream->capture != nullptr) {
-    return Keep(cudaErrorStreamCaptureUnsupported);
-  }
-  stream->capture = std::make_unique<CUgraph_st>();
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  stream = inferd::simt::OrDefault(stream);
-  const std::lock_guard lock(stream->mutex);
-  *graph = stream->capture.release();
-  return *graph != nullptr ? cudaSuccess : Keep(cudaErrorStreamCaptureInvalidated);
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  *exec = std::make_unique<CUgraphExec_st>(CUgraphExec_st{graph->work}).release();
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec,
-                                cudaGraph_t graph,
-                                cudaGraphExecUpdateResultInfo* result) {
-  result->result = exec->work.size() == graph->work.size() ? 0 : 1;
-  if (result->result != 0) {
-    return Keep(cudaErrorGraphExecUpdateFailure);
-  }
-  exec->work = graph->work;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  if (const cudaError_t state = DeviceState(); state != cudaSuccess) {
-    return state;
-  }
-  for (const auto& work : exec->work) {
-    EnqueueUntil(stream, work);
-  }
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete exec;
-  return cudaSuccess;
+  return error != cudaSuccess ? error : DeviceState();
 }

@@ -5,6 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
 namespace inferd::kernels::cuda {
 namespace {
 
@@ -62,7 +67,6 @@ TEST(Simt, AGraphReplaysWhatWasCaptured) {
   cudaGraphExec_t exec;
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   EXPECT_OK(Add(x.get(), 3, y.get(), 3, 1, 3, stream));
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   EXPECT_EQ(x.Download(), std::vector<float>(3, 1.0F));
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
@@ -75,6 +79,76 @@ TEST(Simt, AGraphReplaysWhatWasCaptured) {
   cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
   cudaGetLastError();
+}
+
+TEST(Simt, AGraphReadsMemoryAsItIsWhenItRuns) {
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, 3 * sizeof(float)), cudaSuccess);
+  auto* const input = static_cast<float*>(pinned);
+  const DeviceArray<float> x(3), y(std::vector<float>(3, 2.0F));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(x.get(), input, 3 * sizeof(float), cudaMemcpyHostToDevice, stream),
+            cudaSuccess);
+  EXPECT_OK(Add(x.get(), 3, y.get(), 3, 1, 3, stream));
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+  cudaGraphDestroy(graph);
+  for (const float value : {1.0F, 5.0F}) {
+    std::fill_n(input, 3, value);
+    ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(x.Download(), std::vector<float>(3, value + 2));
+  }
+  cudaGraphExecDestroy(exec);
+  cudaFreeHost(pinned);
+  cudaStreamDestroy(stream);
+}
+
+// Each of these is refused while a stream is captured, and leaves no graph.
+TEST(Simt, WhatCannotBeInAGraphMakesTheCaptureInvalid) {
+  cudaStream_t stream;
+  cudaEvent_t event;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  const DeviceArray<float> x(std::vector<float>(3, 1.0F));
+  float pageable[3] = {};
+  void* pointer = nullptr;
+  const std::vector<std::pair<const char*, std::function<cudaError_t()>>> calls = {
+      {"waiting for the stream", [&] { return cudaStreamSynchronize(stream); }},
+      {"asking the stream", [&] { return cudaStreamQuery(stream); }},
+      {"waiting for the device", [&] { return cudaDeviceSynchronize(); }},
+      {"waiting for an event", [&] { return cudaEventSynchronize(event); }},
+      {"allocating", [&] { return cudaMalloc(&pointer, 16); }},
+      {"allocating pinned memory", [&] { return cudaMallocHost(&pointer, 16); }},
+      {"a copy of pageable memory",
+       [&] { return cudaMemcpyAsync(x.get(), pageable, 12, cudaMemcpyHostToDevice, stream); }},
+      {"a copy to pageable memory",
+       [&] { return cudaMemcpyAsync(pageable, x.get(), 12, cudaMemcpyDefault, stream); }},
+      {"a synchronous copy",
+       [&] { return cudaMemcpy(pageable, x.get(), 12, cudaMemcpyDeviceToHost); }},
+      {"what has no end known before",
+       [&] { return simt::EnqueueUntil(stream, [] { return true; }); }},
+      {"an event of outside", [&] { return cudaStreamWaitEvent(stream, event); }},
+  };
+  for (const auto& [name, call] : calls) {
+    cudaGraph_t graph;
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported) << name;
+    EXPECT_EQ(static_cast<int>(Add(x.get(), 3, x.get(), 3, 1, 3, stream)),
+              cudaErrorStreamCaptureInvalidated)
+        << name;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated) << name;
+    EXPECT_EQ(graph, nullptr);
+  }
+  cudaGetLastError();
+  EXPECT_OK(Add(x.get(), 3, x.get(), 3, 1, 3, stream));
+  EXPECT_EQ(x.Download(), std::vector<float>(3, 2.0F)) << "the refused launches did nothing";
+  cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
 }
 
 TEST(Simt, AFaultSticksToTheDevice) {
