@@ -152,6 +152,8 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                                           : spec::KvDtype::kF32;
   options.quantization = config.model.quantization;
   INFERD_ASSIGN(options.bf16_dot, UsesBf16Dot(config.model.dtype, model, options.device.kind));
+  options.enforce_eager = config.worker.enforce_eager;
+  options.cuda_graph_sizes = config.worker.cuda_graph_sizes;
   options.max_model_len = config.model.max_model_len;
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);

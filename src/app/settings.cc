@@ -186,6 +186,17 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
            &w->gpu_memory_utilization,
            0,
            1},
+          {"worker.enforce_eager",
+           {"--enforce-eager"},
+           "Launch every kernel of every step, without CUDA graphs; without effect on CPUs",
+           &w->enforce_eager},
+          {"worker.cuda_graph_sizes",
+           {"--cuda-graph-sizes"},
+           "Rows of the steps that CUDA graphs are recorded for, e.g. 1,8,32; one number: 1, 2, 4, "
+           "8, 16, ... up to it; default: up to --max-num-seqs",
+           &w->cuda_graph_sizes,
+           1,
+           65'536},
       });
 }
 

@@ -15,6 +15,7 @@
 #include "plan/placement.h"
 #include "rpc/control_server.h"
 #include "rpc/secret.h"
+#include "spec/cuda_graph_sizes.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -467,6 +468,10 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     load.bf16_dot = options_.bf16_dot;
     load.device = device;
     load.comm = options_.comm;
+    if (!options_.enforce_eager) {
+      load.cuda_graph_sizes = spec::CudaGraphSizes(
+          options_.cuda_graph_sizes, options_.max_num_seqs, options_.max_num_batched_tokens);
+    }
     load.threads = place.threads;
     load.cpus = place.cpus;
     return load;

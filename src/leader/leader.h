@@ -43,8 +43,10 @@ struct LeaderOptions {
   std::int64_t device_bytes = 0;
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
   spec::CommBackend comm = spec::CommBackend::kAuto;
-  std::string quantization;  // --quantization, for the workers
-  bool bf16_dot = false;     // CPU workers: as spec::LoadRequest::bf16_dot
+  std::string quantization;                    // --quantization, for the workers
+  bool bf16_dot = false;                       // CPU workers: as spec::LoadRequest::bf16_dot
+  bool enforce_eager = false;                  // no CUDA graphs
+  std::vector<std::int64_t> cuda_graph_sizes;  // as spec::CudaGraphSizes takes them
   bool prefix_cache = true;
   std::int32_t num_speculative_tokens = 0;  // of requests that do not say
   engine::PromptLookupOptions prompt_lookup;

@@ -97,6 +97,7 @@ class RankImpl final : public Rank {
   RankMemory memory() const override {
     return {shard_->weight_bytes(), shard_->activation_bytes(), shard_->kv().bytes()};
   }
+  ops::GraphCounts graph_counts() const override { return device_->graph_counts(); }
   std::string Describe() const override {
     return fmt::format("rank {} on {}: layers [{}, {}), query heads [{}, {}), experts [{}, {})",
                        plan_.rank,
@@ -537,6 +538,7 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
       request.max_model_len > 0 ? request.max_model_len : model.spec.max_position;
   options.kv_pages = request.kv_pages;
   options.kv_type = KvTypeOf(request.kv_dtype, model.spec);
+  options.cuda_graph_sizes = request.cuda_graph_sizes;
   INFERD_ASSIGN(std::unique_ptr<Shard> shard,
                 Shard::Make(model.spec, request.shard, std::move(weights), *device, options));
   RowLimits limits;

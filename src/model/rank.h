@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "inferd/result.h"
+#include "ops/tasks.h"
 #include "spec/step.h"
 #include "spec/token_mask.h"
 #include "spec/worker_config.h"
@@ -71,6 +72,8 @@ class Rank {
 
   virtual std::int64_t page_tokens() const = 0;
   virtual RankMemory memory() const = 0;
+  /// Of this rank's life: CUDA graphs recorded and replayed.
+  virtual ops::GraphCounts graph_counts() const { return {}; }
   /// Device and shard in one line, for logs.
   virtual std::string Describe() const = 0;
 };

@@ -79,7 +79,8 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
                       .pages_per_sequence = (options.max_model_len + page_tokens - 1) / page_tokens,
                       .kv_head_of = shard->kv_head_of_,
                       .head_dim = model.head_dim,
-                      .row_lists = plan.ep > 1 ? 2 * plan.ep : 1}));
+                      .row_lists = plan.ep > 1 ? 2 * plan.ep : 1,
+                      .graph_sizes = shard->GraphSizes()}));
   for (const LayerWeights& layer : shard->weights_.layers) {
     if (!layer.expert_gate.empty() && layer.expert_gate.front() != nullptr) {
       ops::MoeTask task = shard->MoeTaskOf(layer);
@@ -147,6 +148,11 @@ Result<> Shard::AllocateArena() {
     }
   }
   return {};
+}
+
+std::span<const std::int32_t> Shard::GraphSizes() const {
+  return plan_.tp == 1 && plan_.ep == 1 ? std::span<const std::int32_t>(options_.cuda_graph_sizes)
+                                        : std::span<const std::int32_t>();
 }
 
 Result<> Shard::AllocateStaging() {

@@ -28,6 +28,7 @@ struct ShardOptions {
   std::int64_t max_model_len = 0;
   std::int64_t kv_pages = 0;
   ops::KvType kv_type = ops::KvType::kF16;
+  std::vector<std::int32_t> cuda_graph_sizes;  // rows, ascending, at most max_batched_tokens
 };
 
 /// Every buffer is sized at construction; a step allocates nothing. One thread.
@@ -101,12 +102,16 @@ class Shard {
         const ShardOptions& options);
   Result<> AllocateArena();
   Result<> AllocateStaging();
+  /// None where ranks exchange within the layers: each step needs calls of its own there.
+  std::span<const std::int32_t> GraphSizes() const;
   void AssignActivations();
   ops::Activations* ActivationsFor(std::int64_t k,
                                    std::initializer_list<const ops::PackedMatrix*> matrices);
 
+  /// Embedding and all layers over `rows` rows: the batch's, or more that have no token.
+  Result<> Layers(const StepBatch& batch, std::int64_t rows);
   Result<> Embed(const StepBatch& batch);
-  Result<> Attention(std::int64_t layer, const StepBatch& batch);
+  Result<> Attention(std::int64_t layer, const StepBatch& batch, std::int64_t rows);
   Result<> Ffn(std::int64_t layer, std::int64_t rows);
   Result<> DenseFfn(std::int64_t layer, std::int64_t rows);
   /// y_ = weight * the parts of all tp ranks (+ bias).
@@ -123,6 +128,9 @@ class Shard {
   void LocalExperts(const ops::MoeTask& task);
   /// The layer's chosen experts are counted, now or after the step.
   void KeepChosen(std::int64_t layer, std::int64_t count);
+  bool IsMoe(std::int64_t layer) const {
+    return model_.layers[static_cast<std::size_t>(plan_.layers.begin + layer)].moe;
+  }
   void CountExperts(const std::int32_t* expert, std::int64_t count);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
   /// Sandwich norm of y_, added to x_.
@@ -170,7 +178,7 @@ class Shard {
   float* logits_ = nullptr;             // [logit rows, local vocab]
   ops::Memory expert_, expert_weight_;  // [tokens, top_k]
   // Host, [layers, tokens, top_k]: the experts chosen in this step, on their way to be counted;
-  // only where the device has its own memory. Per layer how many there are.
+  // only where the device has its own memory. Per layer how many of them are of the step's rows.
   ops::Memory chosen_;
   std::vector<std::int64_t> num_chosen_;
   std::vector<std::int64_t> expert_tokens_;

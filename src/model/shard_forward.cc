@@ -26,15 +26,26 @@ ops::GateKind GateKindOf(spec::Activation activation) {
 }  // namespace
 
 Result<> Shard::Forward(const StepBatch& batch) {
-  const std::int64_t rows = batch.rows();
-  INFERD_CHECK(rows <= options_.max_batched_tokens);
-  device_.BeginStep({batch.positions, batch.sequences});
+  INFERD_CHECK(batch.rows() <= options_.max_batched_tokens);
+  const std::int64_t rows = device_.BeginStep({batch.positions, batch.sequences, batch.ids});
+  for (std::size_t layer = 0; layer < num_chosen_.size(); ++layer) {
+    const bool kept = IsMoe(static_cast<std::int64_t>(layer)) && !exchange_;
+    num_chosen_[layer] = kept ? batch.rows() * model_.moe.top_k : 0;
+  }
+  if (device_.Replay()) {
+    return {};
+  }
+  INFERD_TRY(Layers(batch, rows));
+  return device_.EndGraph() ? Result<>() : Layers(batch, rows);
+}
+
+Result<> Shard::Layers(const StepBatch& batch, std::int64_t rows) {
   if (plan_.has_embedding && rows > 0) {
     INFERD_TRY(Embed(batch));
   }
   for (std::int64_t layer = 0; layer < plan_.layers.size(); ++layer) {
     if (rows > 0) {
-      INFERD_TRY(Attention(layer, batch));
+      INFERD_TRY(Attention(layer, batch, rows));
     }
     INFERD_TRY(Ffn(layer, rows));
   }
@@ -68,13 +79,12 @@ Result<> Shard::Embed(const StepBatch& batch) {
   return AllReduce(x_, batch.rows());
 }
 
-Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
+Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64_t rows) {
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const spec::LayerSpec& layer_spec =
       model_.layers[static_cast<std::size_t>(plan_.layers.begin) + index];
-  const std::int64_t rows = batch.rows();
   const float eps = static_cast<float>(model_.norm_eps);
   const std::int64_t dim = model_.head_dim;
   const std::int64_t q_size = plan_.q_heads.size() * dim;
@@ -99,7 +109,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch) {
   post.k_norm = w.k_norm.data();
   post.norm_eps = eps;
   post.rope = rope_.table(layer_spec.rope);
-  post.step = {batch.positions, batch.sequences};
+  post.step = {batch.positions, batch.sequences, batch.ids};
   post.kv = kv_.layer(layer);
   device_.QkvPost(post);
 
@@ -150,7 +160,7 @@ void Shard::FinishBlock(std::int64_t rows, const Vector& post_norm) {
 
 Result<> Shard::Ffn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  if (model_.layers[static_cast<std::size_t>(plan_.layers.begin + layer)].moe) {
+  if (IsMoe(layer)) {
     INFERD_TRY(MoeFfn(layer, rows));
     INFERD_TRY(AllReduce(y_, rows));
   } else if (rows > 0) {
@@ -278,7 +288,6 @@ void Shard::KeepChosen(std::int64_t layer, std::int64_t count) {
     CountExperts(reinterpret_cast<const std::int32_t*>(expert_.data()), count);
     return;
   }
-  num_chosen_[static_cast<std::size_t>(layer)] = count;
   const std::int64_t place = layer * options_.max_batched_tokens * model_.moe.top_k;
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
   device_.Copy(chosen_.floats() + place, expert_.data(), bytes);

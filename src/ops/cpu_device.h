@@ -116,7 +116,9 @@ class CpuDevice final : public Device {
   Result<> Wait() override { return {}; }
   bool Broken() const override { return false; }
   Result<> Reserve(const StepLimits&) override { return {}; }
-  void BeginStep(const StepRows&) override {}
+  std::int64_t BeginStep(const StepRows& step) override {
+    return static_cast<std::int64_t>(step.positions.size());
+  }
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                              std::span<const std::byte> rows,
                                              std::int64_t n,

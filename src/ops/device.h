@@ -104,8 +104,17 @@ class Device {
   virtual bool Broken() const = 0;
   /// Room for what BeginStep will bring; once, before the first step.
   virtual Result<> Reserve(const StepLimits& limits) = 0;
-  /// Comes before the operations of a step, with the rows that QkvPost and Attention will name.
-  virtual void BeginStep(const StepRows& step) = 0;
+  /// Comes before the operations of a step, with the rows that Embed, QkvPost and Attention will
+  /// name. Returns for how many rows the operations are to be given: the step's, or more where a
+  /// graph has more; those have no token, see nothing and store nothing.
+  virtual std::int64_t BeginStep(const StepRows& step) = 0;
+  /// The operations between BeginStep and EndGraph must depend on nothing but the number of rows,
+  /// with what changes read from memory. True: the device has recorded them before and replays
+  /// them, so they are left out, and EndGraph too. False: give them.
+  virtual bool Replay() { return false; }
+  /// False: they could not be recorded and have not been done. Give them once more.
+  virtual bool EndGraph() { return true; }
+  virtual GraphCounts graph_counts() const { return {}; }
 
   /// Packs host rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when
   /// k is no multiple of the block, on an unsupported type, or when scales hold Inf or NaN (naming
@@ -127,7 +136,8 @@ class Device {
                                                       unsigned forms) = 0;
 
   /// x [rows, hidden] = table[id - first_id] * scale; ids outside [first_id, first_id + table rows)
-  /// give zero rows. `table` comes from MakeTable.
+  /// give zero rows. `table` comes from MakeTable. The very span that BeginStep got is on the
+  /// device already, with the rows that BeginStep added.
   virtual void Embed(DType type,
                      const std::byte* table,
                      std::int64_t table_rows,

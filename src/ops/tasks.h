@@ -59,6 +59,7 @@ struct AttentionSequence {
 struct StepRows {
   std::span<const std::int32_t> positions;  // [rows]
   std::span<const AttentionSequence> sequences;
+  std::span<const std::int32_t> ids = {};  // [rows], or empty where nothing is embedded
 };
 
 /// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V,
@@ -77,6 +78,12 @@ struct QkvTask {
   KvLayer kv;
 };
 
+/// How many CUDA graphs a device has recorded and how often it has replayed one.
+struct GraphCounts {
+  std::uint64_t recorded = 0;
+  std::uint64_t replayed = 0;
+};
+
 /// The largest step there will be, and the shape of its attention.
 struct StepLimits {
   std::int64_t rows = 0;
@@ -86,6 +93,8 @@ struct StepLimits {
   std::int64_t head_dim = 0;
   /// Lists of ids, of up to `rows` each, that Embed is given between two waits.
   std::int64_t row_lists = 1;
+  /// Rows of the steps that are recorded as graphs, ascending, at most `rows`; empty: none.
+  std::span<const std::int32_t> graph_sizes;
 };
 
 /// The embedding as Embed reads it: `rows` in place, or in `copy`.

@@ -53,6 +53,8 @@ void Put(const spec::LoadRequest& load, v1::Load* proto) {
   proto->set_bf16_dot(load.bf16_dot);
   proto->set_device(load.device);
   proto->set_comm(static_cast<std::int32_t>(load.comm));
+  proto->mutable_cuda_graph_sizes()->Add(load.cuda_graph_sizes.begin(),
+                                         load.cuda_graph_sizes.end());
   proto->set_threads(load.threads);
   proto->mutable_cpus()->Add(load.cpus.begin(), load.cpus.end());
 }
@@ -265,8 +267,14 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
     return InvalidArgument("load request: unknown comm backend {}", proto.comm());
   }
   load.comm = static_cast<spec::CommBackend>(proto.comm());
+  load.cuda_graph_sizes.assign(proto.cuda_graph_sizes().begin(), proto.cuda_graph_sizes().end());
   load.threads = proto.threads();
   load.cpus.assign(proto.cpus().begin(), proto.cpus().end());
+  for (const std::int32_t size : load.cuda_graph_sizes) {
+    if (size < 1 || size > load.max_batched_tokens) {
+      return InvalidArgument("load request: a CUDA graph of {} rows", size);
+    }
+  }
   if (load.max_num_seqs < 1 || load.max_batched_tokens < 1 || load.max_model_len < 1 ||
       load.kv_pages < 1 || load.threads < 1) {
     return InvalidArgument(

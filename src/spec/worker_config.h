@@ -45,6 +45,7 @@ struct LoadRequest {
   bool bf16_dot = false;     // CPU: BF16 weights meet activations rounded to bf16
   std::string device = "cpu";
   CommBackend comm = CommBackend::kAuto;
+  std::vector<std::int32_t> cuda_graph_sizes;  // rows, ascending; empty: no graphs
   std::int32_t threads = 1;
   std::vector<int> cpus;
 };

@@ -55,6 +55,16 @@ def test_gives_the_tokens_of_the_cpu(inferd, tmp_path, family, flags):
     assert compared >= 16, "of 24 tokens"
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3-moe", "gemma3"])
+def test_graphs_change_no_token(inferd, tmp_path, family):
+    device = ["--device", "cuda-emu"]
+    eager = answers(inferd, family, tmp_path / "eager", *device, "--enforce-eager")
+    replayed = answers(inferd, family, tmp_path / "graphs", *device, "--cuda-graph-sizes", "1,2,4")
+    assert replayed == eager
+    assert "recorded a CUDA graph for steps of 4 rows" in (tmp_path / "graphs" / "log").read_text()
+    assert "recorded a CUDA graph" not in (tmp_path / "eager" / "log").read_text()
+
+
 def test_a_host_without_a_device_says_so_in_one_line(inferd):
     ran = subprocess.run([inferd, str(DATA / "llama"), "--device", "cuda"], capture_output=True, text=True, timeout=20,
                          env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})

@@ -57,6 +57,10 @@ void CudaDevice::Check(cudaError_t error, std::string_view what) {
     return;
   }
   (void)cudaGetLastError();  // Told here; a later call must not tell it again.
+  if (recording_) {
+    recording_error_ = error;  // Nothing has been done yet: EndGraph deals with it.
+    return;
+  }
   error_ = Internal("{} failed in {}: CUDA error {} ({}); this worker ends",
                     name_,
                     what,
@@ -153,6 +157,7 @@ void CudaDevice::ZeroPages(std::byte* base,
 }
 
 Result<> CudaDevice::Wait() {
+  INFERD_CHECK(!recording_);
   if (!Use()) {
     return *error_;
   }

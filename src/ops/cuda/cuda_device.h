@@ -10,6 +10,7 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "ops/cuda/cuda_graphs.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/cuda/staging.h"
 #include "ops/device.h"
@@ -102,7 +103,10 @@ class CudaDevice final : public Device {
   tensor::DeviceQueue* queue() override { return &queue_; }
   bool Broken() const override { return error_.has_value(); }
   Result<> Reserve(const StepLimits& limits) override;
-  void BeginStep(const StepRows& step) override;
+  std::int64_t BeginStep(const StepRows& step) override;
+  bool Replay() override;
+  bool EndGraph() override;
+  GraphCounts graph_counts() const override { return graphs_.counts(); }
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                              std::span<const std::byte> rows,
                                              std::int64_t n,
@@ -178,12 +182,25 @@ class CudaDevice final : public Device {
     std::int64_t longest = 0;  // most rows of a sequence
     std::int64_t tokens = 0;   // bound of position + 1
   };
+  // Where steps put their rows: the same places for all of them, since graphs hold the addresses.
+  struct StepPlaces {
+    std::int64_t line = 0;       // ints between two lists of rows
+    std::int64_t max_pages = 0;  // ints between two page tables
+    Memory host, device;         // [4, line]: positions, ids, sequence of, first row of a sequence
+    Memory host_pages, device_pages;  // [sequences, max_pages]
+
+    static std::int32_t* Ints(const Memory& memory) {
+      return reinterpret_cast<std::int32_t*>(memory.data());
+    }
+  };
   // The rows of a step on the device.
   struct Step {
     StepRows host;  // as given, to see that operations name the same
     kernels::cuda::StepRows rows;
+    const std::int32_t* ids = nullptr;        // [rows]
     const std::int32_t* row_begin = nullptr;  // [sequences + 1]
     std::vector<Run> runs;
+    GraphShape shape;  // rows 0: not for a graph
   };
   // Buffers of Moe for the most (row, slot) pairs, and the experts' matrices of each layer.
   struct Experts {
@@ -223,6 +240,8 @@ class CudaDevice final : public Device {
                            std::int64_t n,
                            std::int64_t k);
   void ListRuns(const StepRows& step);
+  /// Writes the step's lists and page tables into the pinned half of places_.
+  void FillPlaces(const StepRows& step);
   void AttendRows(const kernels::cuda::AttentionArgs& args, const Run& run);
   Result<> ListExpertRows(std::span<const PackedMatrix* const> experts);
   kernels::cuda::GroupedArgs GroupedArgsOf(std::span<const PackedMatrix* const> experts) const;
@@ -233,8 +252,12 @@ class CudaDevice final : public Device {
   cudaStream_t stream_ = nullptr;
   CudaQueue queue_;
   std::optional<Error> error_;
-  std::array<Memory, 2> upload_;    // pinned, while loading
-  Staging step_staging_, staging_;  // of a step; until the next Wait
+  CudaGraphs graphs_;
+  bool recording_ = false;
+  cudaError_t recording_error_ = cudaSuccess;  // the last of a recording
+  std::array<Memory, 2> upload_;               // pinned, while loading
+  Staging staging_;                            // of a step; until the next Wait
+  StepPlaces places_;
   Step step_;
   Memory group_begin_;  // [kv heads + 1]
   int max_group_ = 1;

@@ -35,9 +35,10 @@ void CudaDevice::Embed(DType type,
                        std::int64_t hidden,
                        float scale,
                        float* x) {
-  const std::int32_t* const device_ids = Stage(ids);
+  const bool of_step = !ids.empty() && ids.data() == step_.host.ids.data();
+  const std::int32_t* const device_ids = of_step ? step_.ids : Stage(ids);
+  const std::int64_t rows = of_step ? step_.rows.rows : static_cast<std::int64_t>(ids.size());
   if (device_ids != nullptr && Use()) {
-    const auto rows = static_cast<std::int64_t>(ids.size());
     Check(
         k::Embed(
             type, table, table_rows, first_id, device_ids, rows, hidden, scale, x, hidden, stream_),

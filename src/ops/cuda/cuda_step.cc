@@ -17,6 +17,12 @@ constexpr std::int64_t kRowsAtOnce = 64;
 // Sequences with fewer new rows go to the row kernel: tiles of 64 would be nearly empty.
 constexpr std::int64_t kTileRows = 8;
 
+// The lists of StepPlaces; positions come first.
+constexpr std::int64_t kIds = 1;
+constexpr std::int64_t kSequenceOf = 2;
+constexpr std::int64_t kRowBegin = 3;
+constexpr std::int64_t kLists = 4;
+
 k::KvFormat FormatOf(KvType type) {
   switch (type) {
     case KvType::kF16:
@@ -55,12 +61,18 @@ Result<> CudaDevice::Reserve(const StepLimits& limits) {
   const auto sequences = static_cast<std::size_t>(limits.sequences);
   const auto pages = static_cast<std::size_t>(limits.pages_per_sequence);
   constexpr std::size_t kAlign = 256;
-  INFERD_ASSIGN(
-      step_staging_,
-      MakeStaging((2 * rows + sequences * (pages + 1) + 1) * sizeof(std::int32_t) + 4 * kAlign));
+  places_.line = limits.rows + 1;
+  places_.max_pages = limits.pages_per_sequence;
+  const std::size_t lists_bytes = kLists * (rows + 1) * sizeof(std::int32_t);
+  const std::size_t pages_bytes = sequences * pages * sizeof(std::int32_t);
+  INFERD_ASSIGN(places_.host, AllocateHost(lists_bytes, "the rows of a step"));
+  INFERD_ASSIGN(places_.device, Allocate(lists_bytes, "the rows of a step"));
+  INFERD_ASSIGN(places_.host_pages, AllocateHost(pages_bytes, "the page tables of a step"));
+  INFERD_ASSIGN(places_.device_pages, Allocate(pages_bytes, "the page tables of a step"));
   INFERD_ASSIGN(staging_,
                 MakeStaging(static_cast<std::size_t>(limits.row_lists) *
                             (rows * sizeof(std::int32_t) + kAlign)));
+  graphs_.Configure(limits.graph_sizes, limits.pages_per_sequence * k::kCudaPageTokens);
   step_.runs.reserve(sequences);
   std::vector<std::int32_t> begin = {0};
   for (std::size_t i = 0; i < limits.kv_head_of.size(); ++i) {
@@ -105,51 +117,88 @@ void CudaDevice::ListRuns(const StepRows& step) {
   }
 }
 
-void CudaDevice::BeginStep(const StepRows& step) {
-  step_.host = step;
-  step_.rows = {};
-  step_.runs.clear();
-  if (step.positions.empty() || !Use()) {
-    return;
-  }
-  step_staging_.Reset();
-  std::size_t max_pages = 1;
-  for (const AttentionSequence& sequence : step.sequences) {
-    max_pages = std::max(max_pages, sequence.pages.size());
-  }
-  const std::size_t rows = step.positions.size();
-  const std::size_t sequences = step.sequences.size();
-  const auto all = step_staging_.Take<std::int32_t>(2 * rows + sequences * (max_pages + 1) + 1);
-  INFERD_CHECK_MSG(all.host != nullptr, "a step fits what was reserved");
-  std::int32_t* const position = all.host;
-  std::int32_t* const sequence_of = position + rows;
-  std::int32_t* const row_begin = sequence_of + rows;
-  std::int32_t* const pages = row_begin + sequences + 1;
+void CudaDevice::FillPlaces(const StepRows& step) {
+  const std::int64_t line = places_.line;
+  std::int32_t* const position = StepPlaces::Ints(places_.host);
+  std::int32_t* const ids = position + kIds * line;
+  std::int32_t* const sequence_of = position + kSequenceOf * line;
+  std::int32_t* const row_begin = position + kRowBegin * line;
   std::copy(step.positions.begin(), step.positions.end(), position);
+  std::copy(step.ids.begin(), step.ids.end(), ids);
   std::int64_t next = 0;
-  for (std::size_t s = 0; s < sequences; ++s) {
+  for (std::size_t s = 0; s < step.sequences.size(); ++s) {
     const AttentionSequence& sequence = step.sequences[s];
     INFERD_CHECK(sequence.first_row == next &&
                  static_cast<std::int64_t>(sequence.pages.size()) * k::kCudaPageTokens >=
-                     sequence.start + sequence.num_rows);
+                     sequence.start + sequence.num_rows &&
+                 static_cast<std::int64_t>(sequence.pages.size()) <= places_.max_pages);
     row_begin[s] = static_cast<std::int32_t>(next);
     next += sequence.num_rows;
     std::fill(sequence_of + row_begin[s], sequence_of + next, static_cast<std::int32_t>(s));
-    std::int32_t* const table = pages + s * max_pages;
-    std::copy(sequence.pages.begin(), sequence.pages.end(), table);
-    std::fill(table + sequence.pages.size(), table + max_pages, 0);
+    std::copy(
+        sequence.pages.begin(),
+        sequence.pages.end(),
+        StepPlaces::Ints(places_.host_pages) + static_cast<std::int64_t>(s) * places_.max_pages);
   }
-  INFERD_CHECK(next == static_cast<std::int64_t>(rows));
-  row_begin[sequences] = static_cast<std::int32_t>(next);
-  Check(Staging::Send(all, stream_), "the rows of a step");
-  const auto on_device = [&](const std::int32_t* host) { return all.device + (host - all.host); };
-  step_.rows.rows = next;
-  step_.rows.position = on_device(position);
-  step_.rows.sequence = on_device(sequence_of);
-  step_.rows.pages = on_device(pages);
-  step_.rows.max_pages = static_cast<int>(max_pages);
-  step_.row_begin = on_device(row_begin);
+  INFERD_CHECK(next == static_cast<std::int64_t>(step.positions.size()));
+  row_begin[step.sequences.size()] = static_cast<std::int32_t>(next);
+  std::fill(position + next, position + step_.rows.rows, -1);
+  std::fill(ids + next, ids + step_.rows.rows, -1);
+  std::fill(sequence_of + next, sequence_of + step_.rows.rows, 0);
+}
+
+std::int64_t CudaDevice::BeginStep(const StepRows& step) {
+  step_.host = step;
+  step_.rows = {};
+  step_.shape = {};
+  step_.runs.clear();
+  if (step.positions.empty() || !Use()) {
+    return static_cast<std::int64_t>(step.positions.size());
+  }
   ListRuns(step);
+  step_.rows.rows = static_cast<std::int64_t>(step.positions.size());
+  if (step_.runs.size() == 1 && !step_.runs[0].tiles) {
+    // Only the row kernel: its launches depend on the number of rows and the bound of tokens.
+    Run& run = step_.runs[0];
+    step_.shape = graphs_.ShapeOf(step_.rows.rows, run.tokens);
+    if (step_.shape.rows > 0) {
+      step_.rows.rows = run.num_rows = step_.shape.rows;
+      run.tokens = step_.shape.tokens;
+    }
+  }
+  INFERD_CHECK_MSG(
+      step_.rows.rows < places_.line && step.sequences.size() * sizeof(std::int32_t) *
+                                                static_cast<std::size_t>(places_.max_pages) <=
+                                            places_.host_pages.bytes(),
+      "a step fits what was reserved");
+  FillPlaces(step);
+  std::size_t used_pages = 0;
+  for (const AttentionSequence& sequence : step.sequences) {
+    used_pages = std::max(used_pages, sequence.pages.size());
+  }
+  constexpr std::size_t kInt = sizeof(std::int32_t);
+  const std::size_t line_bytes = static_cast<std::size_t>(places_.line) * kInt;
+  CopyRows(places_.device.data(),
+           line_bytes,
+           places_.host.data(),
+           line_bytes,
+           static_cast<std::size_t>(step_.rows.rows + 1) * kInt,
+           kLists);
+  const std::size_t table_bytes = static_cast<std::size_t>(places_.max_pages) * kInt;
+  CopyRows(places_.device_pages.data(),
+           table_bytes,
+           places_.host_pages.data(),
+           table_bytes,
+           used_pages * kInt,
+           static_cast<std::int64_t>(step.sequences.size()));
+  const std::int32_t* const lists = StepPlaces::Ints(places_.device);
+  step_.rows.position = lists;
+  step_.rows.sequence = lists + kSequenceOf * places_.line;
+  step_.rows.pages = StepPlaces::Ints(places_.device_pages);
+  step_.rows.max_pages = static_cast<int>(places_.max_pages);
+  step_.ids = lists + kIds * places_.line;
+  step_.row_begin = lists + kRowBegin * places_.line;
+  return step_.rows.rows;
 }
 
 void CudaDevice::QkvPost(const QkvTask& task) {

@@ -167,6 +167,79 @@ INSTANTIATE_TEST_SUITE_P(Families,
                          testing::Values("llama", "mixtral", "qwen2-moe", "gemma2"),
                          NameOf);
 
+struct GraphCase {
+  std::string model;
+  int tp = 1, pp = 1;
+};
+
+class CudaGraphsTest : public testing::TestWithParam<GraphCase> {};
+
+// Tokens, their logprobs and the experts' counts are the same bits with graphs and without.
+TEST_P(CudaGraphsTest, ReplayedStepsGiveTheSame) {
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<spec::SamplingParams> sampling;
+  for (const int size : {27, 3, 50, 12, 31}) {
+    auto& ids = prompts.emplace_back();
+    for (int i = 0; i < size; ++i) {
+      ids.push_back(3 + (size * 31 + i * 37) % 250);
+    }
+    spec::SamplingParams& params = sampling.emplace_back();
+    params.temperature = size % 2 == 0 ? 0 : 0.8;
+    params.seed = static_cast<std::uint64_t>(size);
+    params.logprobs = 2;
+  }
+  Generation generation;
+  generation.new_tokens = 12;
+  const std::vector<spec::StepPlan> plans = PlanGeneration(prompts, sampling, generation);
+  RankSetOptions options;
+  options.device = TestDevice();
+  options.parallel.tp = GetParam().tp;
+  options.parallel.pp = GetParam().pp;
+  const auto run = [&](std::vector<std::int32_t> sizes, ops::GraphCounts* counts) {
+    options.cuda_graph_sizes = std::move(sizes);
+    auto set = RankSet::Make(DataPath(GetParam().model), options);
+    EXPECT_TRUE(set.ok()) << set.error().message();
+    auto results = (*set)->Run(plans);
+    EXPECT_TRUE(results.ok()) << results.error().message();
+    *counts = (*set)->rank((*set)->plans().size() - 1).graph_counts();
+    return *std::move(results);
+  };
+  ops::GraphCounts none, counts;
+  const RankSet::Results eager = run({}, &none);
+  const RankSet::Results replayed = run({1, 2, 4, 8}, &counts);
+  EXPECT_EQ(none.replayed, 0U);
+  if (GetParam().tp > 1) {
+    EXPECT_EQ(counts.recorded, 0U) << "ranks exchange in these steps";
+  } else {
+    EXPECT_GE(counts.recorded, 2U);
+    EXPECT_GE(counts.replayed, 6U);
+  }
+  ASSERT_EQ(replayed.size(), eager.size());
+  for (const auto& [key, expected] : eager) {
+    const spec::StepResult& got = replayed.at(key);
+    EXPECT_EQ(got.expert_tokens, expected.expert_tokens);
+    ASSERT_EQ(got.sampled.size(), expected.sampled.size());
+    for (std::size_t i = 0; i < got.sampled.size(); ++i) {
+      EXPECT_EQ(got.sampled[i].token, expected.sampled[i].token) << "step " << key.first;
+      EXPECT_EQ(got.sampled[i].logprob, expected.sampled[i].logprob) << "step " << key.first;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         CudaGraphsTest,
+                         testing::Values(GraphCase{"llama"},
+                                         GraphCase{"qwen3-moe"},
+                                         GraphCase{"gemma3"},
+                                         GraphCase{"qwen2-moe"},
+                                         GraphCase{"llama", 1, 2},
+                                         GraphCase{"llama", 2, 1}),
+                         [](const testing::TestParamInfo<GraphCase>& graph) {
+                           std::string name = graph.param.model;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return fmt::format("{}_tp{}_pp{}", name, graph.param.tp, graph.param.pp);
+                         });
+
 // |logits - those of the plain fixture| / |those| over 24 tokens.
 Result<double> ErrorAgainstPlain(const std::string& path, const ShardSetOptions& options) {
   std::vector<std::int32_t> ids;

@@ -21,6 +21,7 @@ struct RankSetOptions {
   std::int64_t kv_pages = 32;
   int threads = 1;
   std::string device = "cpu";
+  std::vector<std::int32_t> cuda_graph_sizes;
 };
 
 class RankSet {

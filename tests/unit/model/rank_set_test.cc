@@ -22,6 +22,7 @@ Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
     request.kv_pages = options.kv_pages;
     request.threads = options.threads;
     request.device = options.device;
+    request.cuda_graph_sizes = options.cuda_graph_sizes;
     INFERD_ASSIGN(auto rank, Rank::Load(request, {}));
     set->ranks_.push_back(std::move(rank));
   }

@@ -160,6 +160,7 @@ class ControlTest : public testing::Test {
     load.kv_pages = 8;
     load.kv_dtype = spec::KvDtype::kF32;
     load.comm = spec::CommBackend::kHost;
+    load.cuda_graph_sizes = {1, 8};
     ASSERT_TRUE(peer.Send(load));
     Result<ToWorker> received = client.Receive();
     ASSERT_TRUE(received.ok()) << received.error().message();
@@ -167,6 +168,7 @@ class ControlTest : public testing::Test {
     EXPECT_EQ(got.device, load.device);
     EXPECT_EQ(got.kv_dtype, load.kv_dtype);
     EXPECT_EQ(got.comm, load.comm);
+    EXPECT_EQ(got.cuda_graph_sizes, load.cuda_graph_sizes);
   }
 
   void RoundTrip(const std::string& address) {
