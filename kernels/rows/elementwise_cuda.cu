@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = gate_fn(gate) * up and x += y, one thread per value, the grid's second axis per row. Bytes:
-// three floats per value.
+// three floats per value. x = cap * tanh(x / cap): two.
 #include "kernels/cuda/shim.cuh"
 #include "kernels/rows/rows_cuda.h"
 
@@ -45,6 +45,13 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int row = static_cast<int>(blockIdx.y); row < rows; row += static_cast<int>(gridDim.y)) {
     x[row * ldx + i] += y[row * ldy + i];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) SoftcapKernel(float* x, float cap, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) {
+    x[i] = cap * tanhf(x[i] / cap);
   }
 }
 
@@ -106,6 +113,14 @@ Status Add(float* x,
                        ldy,
                        static_cast<int>(rows),
                        static_cast<int>(n));
+}
+
+Status Softcap(float* x, float cap, std::int64_t count, Stream stream) {
+  if (count == 0) {
+    return Status::kOk;
+  }
+  const dim3 grid(static_cast<unsigned>((count + kThreads - 1) / kThreads));
+  return LAUNCH_KERNEL(SoftcapKernel, grid, dim3(kThreads), 0, stream, x, cap, count);
 }
 
 }  // namespace inferd::kernels::cuda

@@ -66,4 +66,7 @@ Status Add(float* x,
            std::int64_t n,
            Stream stream);
 
+/// x = cap * tanh(x / cap), `count` values that follow one another.
+Status Softcap(float* x, float cap, std::int64_t count, Stream stream);
+
 }  // namespace inferd::kernels::cuda

@@ -8,6 +8,7 @@
 #include "model/mask_box.h"
 #include "model/row_table.h"
 #include "model/shard.h"
+#include "model/step_sampler.h"
 #include "model/weights.h"
 #include "store/model.h"
 
@@ -21,18 +22,6 @@
 
 namespace inferd::model {
 namespace {
-
-// A row of logits in this step and what it is for.
-struct LogitUse {
-  std::int32_t batch_row = 0;
-  std::int32_t row = 0;
-  std::int64_t position = 0;  // of the token that the logits predict
-  bool is_prompt = false;     // score the known token instead of sampling one
-  std::int32_t guess = -1;    // sample only if the use before this one gave that; -1: anyhow
-  bool constrained = false;   // sampled under `mask`
-  spec::TokenMask mask;       // on the sampler, once it has come
-  spec::SampledToken* out = nullptr;  // on the sampler
-};
 
 /// Watches the groups of a rank while its device works.
 class CommsGuard final : public tensor::WaitGuard {
@@ -80,7 +69,17 @@ class RankImpl final : public Rank {
         shard_(std::move(shard)),
         rows_(limits, request.shard.is_sampler()),
         page_tokens_(limits.page_tokens),
-        masks_(static_cast<std::size_t>(limits.max_num_seqs)) {}
+        masks_(static_cast<std::size_t>(limits.max_num_seqs)),
+        sampler_(*shard_,
+                 *device_,
+                 rows_,
+                 masks_,
+                 {.group = request.shard.group,
+                  .is_sampler = request.shard.is_sampler(),
+                  .vocab = model_.spec.vocab_size,
+                  .max_model_len = limits.max_model_len}) {}
+
+  Result<> Reserve() { return plan_.is_sampler() ? sampler_.Reserve() : Result<>(); }
 
   Result<> Join(std::uint64_t generation, RankComms comms) override;
   Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) override;
@@ -98,6 +97,7 @@ class RankImpl final : public Rank {
     return {shard_->weight_bytes(), shard_->activation_bytes(), shard_->kv().bytes()};
   }
   ops::GraphCounts graph_counts() const override { return device_->graph_counts(); }
+  std::int64_t copied_logit_rows() const override { return shard_->copied_logit_rows(); }
   std::string Describe() const override {
     return fmt::format("rank {} on {}: layers [{}, {}), query heads [{}, {}), experts [{}, {})",
                        plan_.rank,
@@ -134,12 +134,6 @@ class RankImpl final : public Rank {
   Result<> GatherInputs(std::int64_t step);
   Result<> SendHidden();
   Result<> ListEmbeddings(spec::StepResult* result);
-  void ListSamples(const spec::RowWork& work, std::int64_t first_row, spec::StepResult* result);
-  void ListLogits(spec::StepResult* result);
-  Result<> Sample(spec::StepResult* result);
-  Result<> AwaitMasks(std::size_t begin, std::size_t end);
-  void UseAll(float* logits, std::size_t begin, std::size_t end);
-  void UseLogits(float* logits, std::size_t index);
   Result<> SendIds();
 
   const spec::ShardPlan plan_;
@@ -149,6 +143,7 @@ class RankImpl final : public Rank {
   RowTable rows_;
   const std::int64_t page_tokens_;
   MaskBox masks_;  // used by the reader thread too
+  StepSampler sampler_;
 
   std::mutex comms_mutex_;  // Abort against Join
   RankComms comms_;
@@ -159,10 +154,7 @@ class RankImpl final : public Rank {
 
   StepBatch batch_;
   std::deque<PendingIds> pending_;
-  std::vector<LogitUse> uses_;
-  std::vector<std::size_t> chains_;  // the first of each run of uses that follow one another
-  std::vector<std::int32_t> logit_rows_;
-  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> ids_;  // received
 };
 
 Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int size, int rank) {
@@ -266,8 +258,7 @@ Result<std::optional<spec::StepResult>> RankImpl::RunStep(const spec::StepPlan& 
   if (plan_.is_sampler()) {
     INFERD_TRY(ListEmbeddings(&result));
   }
-  ListLogits(&result);
-  INFERD_TRY(Sample(&result));
+  INFERD_TRY(sampler_.Run(batch_, plan.step, comms_.step_deadline_ms, &result));
   INFERD_TRY(device_->Wait());
   if (!plan_.is_sampler()) {
     return std::optional<spec::StepResult>();
@@ -331,155 +322,12 @@ Result<> RankImpl::ListEmbeddings(spec::StepResult* result) {
   return {};
 }
 
-void RankImpl::ListSamples(const spec::RowWork& work,
-                           std::int64_t first_row,
-                           spec::StepResult* result) {
-  const auto num_guessed = static_cast<std::int64_t>(work.draft.size());
-  for (std::int64_t i = 0; i <= num_guessed; ++i) {
-    const std::int64_t offset = work.count - num_guessed + i;
-    LogitUse& use = uses_.emplace_back();
-    use.batch_row = static_cast<std::int32_t>(first_row + offset - 1);
-    use.row = work.row;
-    use.position = work.start + offset;
-    use.constrained = rows_.row(use.row).constrained;
-    use.guess = i == 0 ? -1 : work.draft[static_cast<std::size_t>(i - 1)];
-    spec::SampledToken& sampled = result->sampled.emplace_back();
-    sampled.row = work.row;
-    sampled.group = plan_.group;
-  }
-}
-
-// Sampled rows first: their ids are what the next step waits for.
-void RankImpl::ListLogits(spec::StepResult* result) {
-  uses_.clear();
-  const auto work = rows_.work();
-  for (std::size_t i = 0; i < work.size(); ++i) {
-    if (work[i]->sample) {
-      ListSamples(*work[i], batch_.sequences[i].first_row, result);
-    }
-  }
-  for (std::size_t i = 0; i < uses_.size(); ++i) {
-    uses_[i].out = &result->sampled[i];
-  }
-  for (std::size_t i = 0; i < work.size(); ++i) {
-    const RowTable::Row& row = rows_.row(work[i]->row);
-    const std::int64_t end = std::min(work[i]->start + work[i]->count, row.num_prompt - 1);
-    if (row.params.prompt_logprobs < 0 || end <= work[i]->start) {
-      continue;
-    }
-    spec::PromptLogprobs& scores = result->prompt_logprobs.emplace_back();
-    scores.row = work[i]->row;
-    scores.group = plan_.group;
-    scores.first = work[i]->start + 1;
-    scores.tokens.resize(static_cast<std::size_t>(end - work[i]->start));
-    for (std::int64_t p = work[i]->start; p < end; ++p) {
-      const std::int64_t offset = p - work[i]->start;
-      spec::SampledToken& out = scores.tokens[static_cast<std::size_t>(offset)];
-      out.row = work[i]->row;
-      out.group = plan_.group;
-      LogitUse& use = uses_.emplace_back();
-      use.batch_row = static_cast<std::int32_t>(batch_.sequences[i].first_row + offset);
-      use.row = work[i]->row;
-      use.position = p + 1;
-      use.is_prompt = true;
-      use.out = &out;
-    }
-  }
-}
-
-Result<> RankImpl::Sample(spec::StepResult* result) {
-  const auto chunk = static_cast<std::size_t>(shard_->max_logit_rows());
-  for (std::size_t begin = 0; begin < uses_.size(); begin += chunk) {
-    const std::size_t end = std::min(uses_.size(), begin + chunk);
-    logit_rows_.clear();
-    for (std::size_t i = begin; i < end; ++i) {
-      logit_rows_.push_back(uses_[i].batch_row);
-    }
-    INFERD_ASSIGN(float* const logits, shard_->Logits(logit_rows_));
-    if (logits == nullptr) {
-      continue;
-    }
-    INFERD_TRY(AwaitMasks(begin, end));
-    UseAll(logits, begin, end);
-  }
-  if (plan_.is_sampler()) {
-    ids_.clear();
-    for (const spec::SampledToken& sampled : result->sampled) {
-      ids_.push_back(sampled.token);
-    }
-    std::erase_if(result->sampled,
-                  [](const spec::SampledToken& sampled) { return sampled.token == kNoToken; });
-  }
-  return {};
-}
-
-// In parallel but for the samples after guesses, which follow one another on one thread.
-void RankImpl::UseAll(float* logits, std::size_t begin, std::size_t end) {
-  chains_.clear();
-  for (std::size_t i = begin; i < end; ++i) {
-    if (i == begin || uses_[i].guess < 0) {
-      chains_.push_back(i);
-    }
-  }
-  struct Context {
-    RankImpl* rank;
-    float* logits;
-    std::size_t begin, end;
-  } context{this, logits, begin, end};
-  const auto use = [](void* opaque, std::int64_t index) {
-    const Context& c = *static_cast<Context*>(opaque);
-    const auto chain = static_cast<std::size_t>(index);
-    const std::vector<std::size_t>& chains = c.rank->chains_;
-    const std::size_t chain_end = chain + 1 < chains.size() ? chains[chain + 1] : c.end;
-    for (std::size_t i = chains[chain]; i < chain_end; ++i) {
-      const auto row = (i - c.begin) * static_cast<std::size_t>(c.rank->model_.spec.vocab_size);
-      c.rank->UseLogits(c.logits + row, i);
-    }
-  };
-  if (chains_.size() == 1) {
-    use(&context, 0);
-  } else {
-    device_->ParallelFor(static_cast<std::int64_t>(chains_.size()), &context, use);
-  }
-}
-
-// After the logits, so that the device has worked while the leader made the masks.
-Result<> RankImpl::AwaitMasks(std::size_t begin, std::size_t end) {
-  for (std::size_t i = begin; i < end; ++i) {
-    if (uses_[i].constrained) {
-      INFERD_ASSIGN(uses_[i].mask, masks_.Take(last_step_, uses_[i].row, comms_.step_deadline_ms));
-    }
-  }
-  return {};
-}
-
-void RankImpl::UseLogits(float* logits, std::size_t index) {
-  const LogitUse& use = uses_[index];
-  const RowTable::Row& row = rows_.row(use.row);
-  const std::span<float> span(logits, static_cast<std::size_t>(model_.spec.vocab_size));
-  if (use.is_prompt) {
-    ScoreToken(span,
-               row.tokens[static_cast<std::size_t>(use.position)],
-               row.params.prompt_logprobs,
-               use.out);
-    return;
-  }
-  if (use.guess >= 0 && uses_[index - 1].out->token != use.guess) {
-    use.out->token = kNoToken;
-    return;
-  }
-  SampleToken(span, row.sampling, use.position, use.constrained ? &use.mask : nullptr, use.out);
-  // The samples come first in uses_, each at its place. Prompt tokens of the row that are scored
-  // meanwhile lie before it.
-  rows_.SetToken(rows_.places()[index], use.out->token);
-}
-
 Result<> RankImpl::SendIds() {
-  if (comms_.ids == nullptr || ids_.empty()) {
+  if (comms_.ids == nullptr || sampler_.ids().empty()) {
     return {};
   }
   for (int peer = 1; peer < comms_.ids->size(); ++peer) {
-    INFERD_TRY(comms_.ids->Send(std::as_bytes(std::span(ids_)), peer));
+    INFERD_TRY(comms_.ids->Send(std::as_bytes(sampler_.ids()), peer));
   }
   return {};
 }
@@ -548,8 +396,10 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
   limits.max_model_len = options.max_model_len;
   limits.kv_pages = request.kv_pages;
   limits.page_tokens = device->PageTokens();
-  return std::unique_ptr<Rank>(std::make_unique<RankImpl>(
-      request, std::move(model), std::move(device), std::move(shard), limits));
+  auto rank = std::make_unique<RankImpl>(
+      request, std::move(model), std::move(device), std::move(shard), limits);
+  INFERD_TRY(rank->Reserve());
+  return std::unique_ptr<Rank>(std::move(rank));
 }
 
 }  // namespace inferd::model

@@ -74,6 +74,8 @@ class Rank {
   virtual RankMemory memory() const = 0;
   /// Of this rank's life: CUDA graphs recorded and replayed.
   virtual ops::GraphCounts graph_counts() const { return {}; }
+  /// Rows of logits that went from a device's memory to the host's, in all.
+  virtual std::int64_t copied_logit_rows() const { return 0; }
   /// Device and shard in one line, for logs.
   virtual std::string Describe() const = 0;
 };

@@ -34,6 +34,10 @@ class SamplingState {
   /// Empty unless a penalty asks for it.
   const std::unordered_map<std::int32_t, Use>& used() const { return used_; }
   bool penalises() const { return penalises_; }
+  /// What it gives depends on tokens that AddOutput brought.
+  bool remembers() const {
+    return penalises_ || !params_.bad_words.empty() || params_.dry_multiplier > 0;
+  }
   /// Prompt and output; empty unless repetitions are looked for.
   std::span<const std::int32_t> history() const { return history_; }
 

@@ -79,7 +79,7 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
                       .pages_per_sequence = (options.max_model_len + page_tokens - 1) / page_tokens,
                       .kv_head_of = shard->kv_head_of_,
                       .head_dim = model.head_dim,
-                      .row_lists = plan.ep > 1 ? 2 * plan.ep : 1,
+                      .row_lists = plan.ep > 1 ? 2 * plan.ep + 1 : 1,
                       .graph_sizes = shard->GraphSizes()}));
   for (const LayerWeights& layer : shard->weights_.layers) {
     if (!layer.expert_gate.empty() && layer.expert_gate.front() != nullptr) {
@@ -171,6 +171,9 @@ Result<> Shard::AllocateStaging() {
         device_.AllocateHost(static_cast<std::size_t>(max_logit_rows_) *
                                  static_cast<std::size_t>(model_.vocab_size) * sizeof(float),
                              "logits"));
+    if (!shares && plan_.tp > 1) {
+      INFERD_ASSIGN(device_logits_, device_.Allocate(host_logits_.bytes(), "logits"));
+    }
   }
   return {};
 }
@@ -244,6 +247,7 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
     INFERD_TRY(tp_->AllGather(mine, all, counts));
     gather_->Join(tp_);
   }
+  PlaceLogits();
   columns_ = {};
   spec::Range group_experts = plan_.experts;
   for (std::size_t i = 0; i < all.size(); i += kFields) {
@@ -291,6 +295,18 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
   return {};
 }
 
+void Shard::PlaceLogits() {
+  all_on_device_ = !device_.SharesHostMemory() && (tp_ == nullptr || tp_->device() != nullptr);
+  samples_on_device_ = all_on_device_ && device_.Samples();
+  if (!plan_.is_sampler()) {
+    all_logits_ = nullptr;
+  } else if (gather_) {
+    all_logits_ = all_on_device_ ? device_logits_.floats() : host_logits_.floats();
+  } else {
+    all_logits_ = logits_;
+  }
+}
+
 Result<float*> Shard::ToHost(float* data, std::int64_t count) {
   if (device_.SharesHostMemory()) {
     return data;
@@ -334,7 +350,9 @@ Result<> Shard::ReceiveHidden(comm::Communicator* pp, int from, std::int64_t row
 }
 
 std::int64_t Shard::activation_bytes() const {
-  return static_cast<std::int64_t>(arena_.bytes() + host_logits_.bytes()) + rope_.bytes() +
+  const std::size_t logits =
+      device_.SharesHostMemory() ? host_logits_.bytes() : device_logits_.bytes();
+  return static_cast<std::int64_t>(arena_.bytes() + logits) + rope_.bytes() +
          (gather_ ? gather_->bytes() : 0) + (exchange_ ? exchange_->bytes() : 0);
 }
 

@@ -8,6 +8,7 @@
 #include "model/expert_exchange.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
+#include "model/sample_batch.h"
 #include "model/step_batch.h"
 #include "model/tp_gather.h"
 #include "model/weights.h"
@@ -52,11 +53,26 @@ class Shard {
   Result<> SendHidden(comm::Communicator* pp, int to, std::int64_t rows);
   Result<> ReceiveHidden(comm::Communicator* pp, int from, std::int64_t rows);
 
-  /// Last stage, all tp ranks: logits of at most max_logit_rows() rows of the last Forward.
-  /// Gathered on the sampler's host, [rows, vocab] with the final softcap applied; the other ranks
-  /// get null.
+  /// Last stage, all tp ranks: begins to compute the logits of at most max_logit_rows() rows of the
+  /// last Forward, with the final softcap applied. Collective; once before each of the calls below.
+  Result<> StartLogits(std::span<const std::int32_t> rows);
+  /// The sampler's device may draw the first rows' tokens. The same on all ranks of the group.
+  bool samples_on_device() const { return samples_on_device_; }
+  Result<> ReserveSampling(const ops::SampleLimits& limits);
+  /// On the sampler: the tokens of the rows from `first` on that `batch` describes, in
+  /// sampled_tokens() [first, first + batch's rows) once FinishLogits has waited. Each row once.
+  void SampleRows(std::int64_t first, SampleBatch* batch);
+  const std::int32_t* sampled_tokens() const {
+    return reinterpret_cast<const std::int32_t*>(sampled_.data());
+  }
+  /// Waits. The rows from `first` on, [rows - first, vocab], on the sampler's host; null on other
+  /// ranks, and where there are none.
+  Result<float*> FinishLogits(std::int64_t first);
+  /// Both, for all rows.
   Result<float*> Logits(std::span<const std::int32_t> rows);
   std::int64_t max_logit_rows() const { return max_logit_rows_; }
+  /// Rows of logits that were copied to the host so far.
+  std::int64_t copied_logit_rows() const { return copied_logit_rows_; }
 
   /// The hidden state of one row of the last Forward, after the final norm: [hidden]. Only where
   /// the head is; not collective.
@@ -102,6 +118,8 @@ class Shard {
         const ShardOptions& options);
   Result<> AllocateArena();
   Result<> AllocateStaging();
+  /// Where logits are gathered and used, which depends on how the group exchanges.
+  void PlaceLogits();
   /// None where ranks exchange within the layers: each step needs calls of its own there.
   std::span<const std::int32_t> GraphSizes() const;
   void AssignActivations();
@@ -140,7 +158,6 @@ class Shard {
   Result<float*> ToHost(float* data, std::int64_t count);
   /// Takes back what ToHost gave.
   void FromHost(float* data, const float* host, std::int64_t count);
-  void Softcap(float* logits, std::int64_t rows);
 
   const spec::ModelSpec model_;
   const spec::ShardPlan plan_;
@@ -172,10 +189,17 @@ class Shard {
   float* attn_ = nullptr;      // [tokens, q * head_dim]
   float* gate_up_ = nullptr;   // [tokens, 2 * widest local ffn]
   float* shared_y_ = nullptr;  // [tokens, hidden]
-  float* shared_weight_ = nullptr;      // [tokens]
-  float* router_ = nullptr;             // [tokens, experts]
-  float* head_in_ = nullptr;            // [logit rows, hidden]
-  float* logits_ = nullptr;             // [logit rows, local vocab]
+  float* shared_weight_ = nullptr;  // [tokens]
+  float* router_ = nullptr;         // [tokens, experts]
+  float* head_in_ = nullptr;        // [logit rows, hidden]
+  float* logits_ = nullptr;         // [logit rows, local vocab]
+  float* all_logits_ = nullptr;     // [logit rows, vocab]; where they are to be used
+  bool all_on_device_ = false;      // all_logits_ is device memory
+  std::int64_t num_logits_ = 0;     // rows of the last StartLogits
+  bool samples_on_device_ = false;
+  std::int64_t copied_logit_rows_ = 0;
+  ops::Memory device_logits_;           // [logit rows, vocab]; gathered, for the device's sampler
+  ops::Memory sampled_;                 // host, [logit rows]
   ops::Memory expert_, expert_weight_;  // [tokens, top_k]
   // Host, [layers, tokens, top_k]: the experts chosen in this step, on their way to be counted;
   // only where the device has its own memory. Per layer how many of them are of the step's rows.

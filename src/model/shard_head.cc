@@ -8,17 +8,37 @@
 
 namespace inferd::model {
 
-Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
+Result<> Shard::ReserveSampling(const ops::SampleLimits& limits) {
+  INFERD_TRY(device_.ReserveSampling(limits));
+  INFERD_ASSIGN(sampled_,
+                device_.AllocateHost(
+                    static_cast<std::size_t>(max_logit_rows_) * sizeof(std::int32_t), "tokens"));
+  return {};
+}
+
+Result<> Shard::StartLogits(std::span<const std::int32_t> rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   INFERD_CHECK(plan_.has_head && count <= max_logit_rows_);
+  num_logits_ = count;
   if (count == 0) {
-    return static_cast<float*>(nullptr);
+    return {};
   }
-  const auto row_floats = static_cast<std::size_t>(model_.hidden_size);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    device_.Copy(head_in_ + i * row_floats,
-                 x_ + static_cast<std::size_t>(rows[i]) * row_floats,
-                 row_floats * sizeof(float));
+  if (device_.SharesHostMemory()) {
+    const auto row_floats = static_cast<std::size_t>(model_.hidden_size);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      device_.Copy(head_in_ + i * row_floats,
+                   x_ + static_cast<std::size_t>(rows[i]) * row_floats,
+                   row_floats * sizeof(float));
+    }
+  } else {
+    device_.Embed(DType::kF32,
+                  reinterpret_cast<const std::byte*>(x_),
+                  options_.max_batched_tokens,
+                  0,
+                  rows,
+                  model_.hidden_size,
+                  1.0F,
+                  head_in_);
   }
   device_.RmsNorm(head_in_,
                   weights_.final_norm.data(),
@@ -28,17 +48,36 @@ Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
                   head_act_.get());
   const ops::MatMulTask head{weights_.head.get(), nullptr, logits_, plan_.vocab.size()};
   device_.MatMul(*head_act_, count, {&head, 1});
-  float* const all = gather_ || host_logits_.bytes() > 0 ? host_logits_.floats() : logits_;
-  if (gather_) {
-    INFERD_TRY(gather_->Gather(logits_, columns_.vocab, count, all));
-  } else if (all != logits_) {
-    device_.Copy(all, logits_, static_cast<std::size_t>(count * model_.vocab_size) * sizeof(float));
+  if (model_.final_softcap != 0) {
+    device_.Softcap(logits_, static_cast<float>(model_.final_softcap), count * plan_.vocab.size());
+  }
+  return gather_ ? gather_->Gather(logits_, columns_.vocab, count, all_logits_) : Result<>();
+}
+
+void Shard::SampleRows(std::int64_t first, SampleBatch* batch) {
+  INFERD_CHECK(samples_on_device_ && first + batch->rows() <= num_logits_);
+  auto* const tokens = reinterpret_cast<std::int32_t*>(sampled_.data()) + first;
+  device_.Sample(batch->Task(all_logits_ + first * model_.vocab_size, tokens));
+}
+
+Result<float*> Shard::FinishLogits(std::int64_t first) {
+  float* host = nullptr;
+  if (all_logits_ != nullptr && first < num_logits_) {
+    host = all_logits_ + first * model_.vocab_size;
+    if (all_on_device_) {
+      const std::int64_t count = (num_logits_ - first) * model_.vocab_size;
+      device_.Copy(host_logits_.data(), host, static_cast<std::size_t>(count) * sizeof(float));
+      host = host_logits_.floats();
+      copied_logit_rows_ += num_logits_ - first;
+    }
   }
   INFERD_TRY(device_.Wait());
-  if (all != nullptr && model_.final_softcap != 0) {
-    Softcap(all, count);
-  }
-  return all;
+  return host;
+}
+
+Result<float*> Shard::Logits(std::span<const std::int32_t> rows) {
+  INFERD_TRY(StartLogits(rows));
+  return FinishLogits(0);
 }
 
 Result<std::vector<float>> Shard::FinalHidden(std::int32_t row) {
@@ -55,23 +94,6 @@ Result<std::vector<float>> Shard::FinalHidden(std::int32_t row) {
     values[i] = static_cast<float>(x[i] * scale * weights_.final_norm.host()[i]);
   }
   return values;
-}
-
-void Shard::Softcap(float* logits, std::int64_t rows) {
-  constexpr std::int64_t kPiece = 4096;
-  struct Context {
-    float* logits;
-    std::int64_t count;
-    float cap;
-  } context{logits, rows * model_.vocab_size, static_cast<float>(model_.final_softcap)};
-  device_.ParallelFor(
-      (context.count + kPiece - 1) / kPiece, &context, [](void* opaque, std::int64_t piece) {
-        const Context& c = *static_cast<Context*>(opaque);
-        const std::int64_t end = std::min(c.count, (piece + 1) * kPiece);
-        for (std::int64_t i = piece * kPiece; i < end; ++i) {
-          c.logits[i] = c.cap * std::tanh(c.logits[i] / c.cap);
-        }
-      });
 }
 
 }  // namespace inferd::model

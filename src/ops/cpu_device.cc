@@ -250,6 +250,16 @@ void CpuDevice::RunPiece(double low, double high, std::uint8_t* scratch) {
   }
 }
 
+void CpuDevice::Softcap(float* x, float cap, std::int64_t count) {
+  constexpr std::int64_t kPiece = 4096;
+  ForEach((count + kPiece - 1) / kPiece, count * 32, [&](int, std::int64_t piece) {
+    const std::int64_t end = std::min(count, (piece + 1) * kPiece);
+    for (std::int64_t i = piece * kPiece; i < end; ++i) {
+      x[i] = cap * std::tanh(x[i] / cap);
+    }
+  });
+}
+
 void CpuDevice::ParallelFor(std::int64_t count,
                             void* context,
                             void (*fn)(void* context, std::int64_t index)) {

@@ -170,6 +170,7 @@ class CpuDevice final : public Device {
   void Moe(const MoeTask& task) override;
   void AddGated(
       float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) override;
+  void Softcap(float* x, float cap, std::int64_t count) override;
   std::int64_t PageTokens() const override { return kernels::kPageTokens; }
   std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
   void ParallelFor(std::int64_t count,

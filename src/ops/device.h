@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "inferd/result.h"
 #include "ops/memory.h"
+#include "ops/sampling.h"
 #include "ops/tasks.h"
 #include "tensor/device_queue.h"
 
@@ -183,6 +184,13 @@ class Device {
   /// y += sigmoid(gate[row]) * x, [rows, n]; without a gate y += x.
   virtual void AddGated(
       float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) = 0;
+
+  /// x = cap * tanh(x / cap), `count` values.
+  virtual void Softcap(float* x, float cap, std::int64_t count) = 0;
+  /// True: Sample works, once ReserveSampling has made room; else logits are the host's to sample.
+  virtual bool Samples() const { return false; }
+  virtual Result<> ReserveSampling(const SampleLimits&) { return {}; }
+  virtual void Sample(const SampleTask&) {}
 
   /// Tokens per KV page of Attention and QkvPost.
   virtual std::int64_t PageTokens() const = 0;

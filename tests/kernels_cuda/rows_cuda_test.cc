@@ -126,6 +126,17 @@ TEST(RowsCuda, GateMulMatchesTheReference) {
   }
 }
 
+TEST(RowsCuda, SoftcapMatchesDouble) {
+  const auto x = RandomFloats(1000, 15, 40);
+  const DeviceArray<float> dx(x);
+  EXPECT_OK(Softcap(dx.get(), 30, 1000, nullptr));
+  std::vector<double> want;
+  for (const float value : x) {
+    want.push_back(30 * std::tanh(static_cast<double>(value) / 30));
+  }
+  EXPECT_LT(RelativeError(dx.Download(), want, 1), kTolerance);
+}
+
 TEST(RowsCuda, AddIsExact) {
   for (const Shape s : kShapes) {
     const auto count = static_cast<std::size_t>(s.rows * s.ld);

@@ -163,6 +163,7 @@ Result<> CudaDevice::Wait() {
   }
   const CudaQueue::Waited waited = queue_.Wait();
   staging_.Reset();
+  sample_staging_.Reset();
   if (waited.error == cudaErrorNotReady) {
     error_ = Internal(
         "{} does not come to an end after {}; this worker ends", name_, waited.given_up->message());

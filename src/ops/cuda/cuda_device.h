@@ -158,6 +158,10 @@ class CudaDevice final : public Device {
   void Moe(const MoeTask& task) override;
   void AddGated(
       float* y, const float* x, const float* gate, std::int64_t rows, std::int64_t n) override;
+  void Softcap(float* x, float cap, std::int64_t count) override;
+  bool Samples() const override { return true; }
+  Result<> ReserveSampling(const SampleLimits& limits) override;
+  void Sample(const SampleTask& task) override;
   std::int64_t PageTokens() const override;
   std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
   void ParallelFor(std::int64_t count,
@@ -256,7 +260,7 @@ class CudaDevice final : public Device {
   bool recording_ = false;
   cudaError_t recording_error_ = cudaSuccess;  // the last of a recording
   std::array<Memory, 2> upload_;               // pinned, while loading
-  Staging staging_;                            // of a step; until the next Wait
+  Staging staging_, sample_staging_;           // of a step; until the next Wait
   StepPlaces places_;
   Step step_;
   Memory group_begin_;  // [kv heads + 1]

@@ -240,6 +240,68 @@ INSTANTIATE_TEST_SUITE_P(Models,
                            return fmt::format("{}_tp{}_pp{}", name, graph.param.tp, graph.param.pp);
                          });
 
+class DeviceSamplingTest : public testing::TestWithParam<GraphCase> {};
+
+// A request that asks for logprobs is sampled on the host, from the same logits: with the same seed
+// it gets the same tokens. The others never bring logits there.
+TEST_P(DeviceSamplingTest, GivesTheTokensOfTheHost) {
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<spec::SamplingParams> sampling;
+  for (int i = 0; i < 6; ++i) {
+    auto& ids = prompts.emplace_back();
+    for (int t = 0; t < 5 + 3 * i; ++t) {
+      ids.push_back(3 + (i * 31 + t * 37) % 250);
+    }
+    spec::SamplingParams& params = sampling.emplace_back();
+    params.temperature = i == 0 ? 0 : 0.9;
+    params.seed = static_cast<std::uint64_t>(100 + i);
+    params.top_k = i == 2 ? 40 : 0;
+    params.top_p = i == 3 ? 0.9 : 1;
+    params.repetition_penalty = i >= 4 ? 1.2 : 1;
+    params.frequency_penalty = i == 5 ? 0.3 : 0;
+  }
+  RankSetOptions options;
+  options.device = TestDevice();
+  options.parallel.tp = GetParam().tp;
+  options.parallel.pp = GetParam().pp;
+  const auto run = [&](int logprobs_of, std::int64_t* copied) {
+    std::vector<spec::SamplingParams> asked = sampling;
+    for (std::size_t s = 0; s < asked.size(); ++s) {
+      const bool on_host = logprobs_of < 0 || static_cast<int>(s) % 2 < logprobs_of;
+      asked[s].logprobs = on_host ? 0 : -1;
+    }
+    auto set = RankSet::Make(DataPath(GetParam().model), options);
+    EXPECT_TRUE(set.ok()) << set.error().message();
+    auto results = (*set)->Run(PlanGeneration(prompts, asked, {}));
+    EXPECT_TRUE(results.ok()) << results.error().message();
+    *copied = 0;
+    for (std::size_t rank = 0; rank < (*set)->plans().size(); ++rank) {
+      *copied += (*set)->rank(rank).copied_logit_rows();
+    }
+    return TokensOf(*results, prompts.size(), 1);
+  };
+  std::int64_t on_device = 0, mixed = 0, on_host = 0;
+  const auto expected = run(-1, &on_host);
+  EXPECT_EQ(run(0, &on_device), expected);
+  EXPECT_EQ(run(1, &mixed), expected);
+  const bool has_device_logits = GetParam().tp == 1;  // these ranks exchange on the host
+  EXPECT_EQ(on_device, 0);
+  EXPECT_EQ(on_host, has_device_logits ? 6 * 8 : 0);
+  EXPECT_EQ(mixed, has_device_logits ? 3 * 8 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         DeviceSamplingTest,
+                         testing::Values(GraphCase{"llama"},
+                                         GraphCase{"gemma2"},
+                                         GraphCase{"llama", 1, 2},
+                                         GraphCase{"llama", 2, 1}),
+                         [](const testing::TestParamInfo<GraphCase>& graph) {
+                           std::string name = graph.param.model;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return fmt::format("{}_tp{}_pp{}", name, graph.param.tp, graph.param.pp);
+                         });
+
 // |logits - those of the plain fixture| / |those| over 24 tokens.
 Result<double> ErrorAgainstPlain(const std::string& path, const ShardSetOptions& options) {
   std::vector<std::int32_t> ids;

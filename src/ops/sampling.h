@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device's sampler takes: numbers per row, made from a request's parameters by `model`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace inferd::ops {
+
+/// One change of one logit: x += add; x -= minus_first; x = x > 0 ? x / repetition : x *
+/// repetition; x -= minus. At most one per row and token.
+struct LogitEdit {
+  std::int32_t row = 0;  // of the task
+  std::int32_t token = 0;
+  float add = 0;          // logit_bias
+  float minus_first = 0;  // DRY
+  float repetition = 1;
+  float minus = 0;  // presence and frequency
+};
+
+/// More bans of a row than this cannot be given.
+inline constexpr std::int32_t kMaxBansOfRow = 1024;
+
+struct SampleRow {
+  std::uint64_t seed = 0;
+  std::int64_t position = 0;  // with seed: the random number
+  double top_p = 1;
+  float inverse_temperature = 0;  // 0: greedy
+  float min_p_log = 0;            // log(min_p)
+  bool has_min_p = false;
+  bool has_mask = false;
+  std::int32_t top_k = 0;                   // 0: all
+  std::int32_t ban_begin = 0, ban_end = 0;  // in SampleTask::bans; they give way to nothing else
+};
+
+/// Rows of logits that follow one another.
+struct SampleTask {
+  float* logits = nullptr;  // device, [rows, vocab]; mask, edits and bans change them
+  std::int64_t vocab = 0;
+  std::span<const SampleRow> rows;
+  std::span<const LogitEdit> edits;
+  std::span<const std::int32_t> bans;
+  /// Bits of the allowed tokens, [rows, spec::MaskWords(vocab)]; read where has_mask, empty:
+  /// nowhere.
+  std::span<const std::uint32_t> masks;
+  /// Pinned host memory, [rows]; there after the next Wait. -1: the row holds NaN or an infinity,
+  /// or nothing is allowed.
+  std::int32_t* tokens = nullptr;
+};
+
+/// The most that the tasks between two waits hold together.
+struct SampleLimits {
+  std::int64_t rows = 0;
+  std::int64_t vocab = 0;
+  std::int64_t edits = 0;
+  std::int64_t bans = 0;
+};
+
+}  // namespace inferd::ops
