@@ -47,7 +47,8 @@ struct WorkerSettings {
   std::int64_t kv_cache_bytes = 0;  // per host; 0: chosen from the free memory
   std::string kv_cache_dtype = "auto";
   double gpu_memory_utilization = 0.9;
-  bool enforce_eager = false;                  // no CUDA graphs
+  bool batch_invariant = false;  // the same bits for a request, whatever runs beside it
+  bool enforce_eager = false;    // no CUDA graphs
   std::vector<std::int64_t> cuda_graph_sizes;  // rows; empty: chosen by scheduler.max_num_seqs
 };
 

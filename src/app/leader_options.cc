@@ -152,6 +152,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                                           : spec::KvDtype::kF32;
   options.quantization = config.model.quantization;
   INFERD_ASSIGN(options.bf16_dot, UsesBf16Dot(config.model.dtype, model, options.device.kind));
+  options.batch_invariant = config.worker.batch_invariant;
   options.enforce_eager = config.worker.enforce_eager;
   options.cuda_graph_sizes = config.worker.cuda_graph_sizes;
   options.max_model_len = config.model.max_model_len;

@@ -186,6 +186,11 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
            &w->gpu_memory_utilization,
            0,
            1},
+          {"worker.batch_invariant",
+           {"--batch-invariant"},
+           "Give a request the same bits whatever runs beside it, at the price of a slower prefill "
+           "on GPUs; CPUs always do",
+           &w->batch_invariant},
           {"worker.enforce_eager",
            {"--enforce-eager"},
            "Launch every kernel of every step, without CUDA graphs; without effect on CPUs",

@@ -468,6 +468,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     load.bf16_dot = options_.bf16_dot;
     load.device = device;
     load.comm = options_.comm;
+    load.batch_invariant = options_.batch_invariant;
     if (!options_.enforce_eager) {
       load.cuda_graph_sizes = spec::CudaGraphSizes(
           options_.cuda_graph_sizes, options_.max_num_seqs, options_.max_num_batched_tokens);

@@ -45,6 +45,7 @@ struct LeaderOptions {
   spec::CommBackend comm = spec::CommBackend::kAuto;
   std::string quantization;                    // --quantization, for the workers
   bool bf16_dot = false;                       // CPU workers: as spec::LoadRequest::bf16_dot
+  bool batch_invariant = false;                // for the workers
   bool enforce_eager = false;                  // no CUDA graphs
   std::vector<std::int64_t> cuda_graph_sizes;  // as spec::CudaGraphSizes takes them
   bool prefix_cache = true;

@@ -387,6 +387,7 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
   options.kv_pages = request.kv_pages;
   options.kv_type = KvTypeOf(request.kv_dtype, model.spec);
   options.cuda_graph_sizes = request.cuda_graph_sizes;
+  options.batch_invariant = request.batch_invariant;
   INFERD_ASSIGN(std::unique_ptr<Shard> shard,
                 Shard::Make(model.spec, request.shard, std::move(weights), *device, options));
   RowLimits limits;

@@ -80,7 +80,8 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
                       .kv_head_of = shard->kv_head_of_,
                       .head_dim = model.head_dim,
                       .row_lists = plan.ep > 1 ? 2 * plan.ep + 1 : 1,
-                      .graph_sizes = shard->GraphSizes()}));
+                      .graph_sizes = shard->GraphSizes(),
+                      .batch_invariant = options.batch_invariant}));
   for (const LayerWeights& layer : shard->weights_.layers) {
     if (!layer.expert_gate.empty() && layer.expert_gate.front() != nullptr) {
       ops::MoeTask task = shard->MoeTaskOf(layer);

@@ -30,6 +30,7 @@ struct ShardOptions {
   std::int64_t kv_pages = 0;
   ops::KvType kv_type = ops::KvType::kF16;
   std::vector<std::int32_t> cuda_graph_sizes;  // rows, ascending, at most max_batched_tokens
+  bool batch_invariant = false;
 };
 
 /// Every buffer is sized at construction; a step allocates nothing. One thread.

@@ -2,7 +2,9 @@
 // The operations a device offers to `model`: one call is one parallel region over the rank's own
 // threads (CPU) or a few launches (CUDA). Arguments are plain pointers and sizes; checks and the
 // choice of kernel happen behind this interface. All rows are independent: a row's bits never
-// depend on its neighbours, on chunking or on the number of threads.
+// depend on its neighbours, on chunking or on the number of threads. Only the attention of a GPU
+// takes another kernel, with other last bits, for many rows of one sequence, unless
+// StepLimits::batch_invariant forbids it.
 //
 // Pointers are device addresses (from Allocate) unless they are said to be the host's; spans are
 // the host's. On the CPU the two are one. Operations run in the order given; on a GPU they may

@@ -95,6 +95,8 @@ struct StepLimits {
   std::int64_t row_lists = 1;
   /// Rows of the steps that are recorded as graphs, ascending, at most `rows`; empty: none.
   std::span<const std::int32_t> graph_sizes;
+  /// A row's bits must not depend on how many rows of its sequence come with it.
+  bool batch_invariant = false;
 };
 
 /// The embedding as Embed reads it: `rows` in place, or in `copy`.

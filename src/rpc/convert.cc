@@ -55,6 +55,7 @@ void Put(const spec::LoadRequest& load, v1::Load* proto) {
   proto->set_comm(static_cast<std::int32_t>(load.comm));
   proto->mutable_cuda_graph_sizes()->Add(load.cuda_graph_sizes.begin(),
                                          load.cuda_graph_sizes.end());
+  proto->set_batch_invariant(load.batch_invariant);
   proto->set_threads(load.threads);
   proto->mutable_cpus()->Add(load.cpus.begin(), load.cpus.end());
 }
@@ -268,6 +269,7 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
   }
   load.comm = static_cast<spec::CommBackend>(proto.comm());
   load.cuda_graph_sizes.assign(proto.cuda_graph_sizes().begin(), proto.cuda_graph_sizes().end());
+  load.batch_invariant = proto.batch_invariant();
   load.threads = proto.threads();
   load.cpus.assign(proto.cpus().begin(), proto.cpus().end());
   for (const std::int32_t size : load.cuda_graph_sizes) {

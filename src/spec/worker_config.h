@@ -46,6 +46,7 @@ struct LoadRequest {
   std::string device = "cpu";
   CommBackend comm = CommBackend::kAuto;
   std::vector<std::int32_t> cuda_graph_sizes;  // rows, ascending; empty: no graphs
+  bool batch_invariant = false;                // --batch-invariant
   std::int32_t threads = 1;
   std::vector<int> cpus;
 };

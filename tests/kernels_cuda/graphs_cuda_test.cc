@@ -17,7 +17,7 @@ constexpr std::int64_t kDim = 64;
 constexpr std::int64_t kQHeads = 4;
 constexpr std::int64_t kKvHeads = 2;
 constexpr std::int64_t kIds = 50;
-constexpr std::int64_t kRows = 8;
+constexpr std::int64_t kRows = 24;
 constexpr std::int64_t kPages = 40;  // of a sequence
 constexpr std::int64_t kSequences = 4;
 constexpr std::int64_t kWidth = kQHeads * kDim;
@@ -41,7 +41,7 @@ struct Row {
 // reads of the step is all here.
 class SmallModel {
  public:
-  explicit SmallModel(std::vector<std::int32_t> graph_sizes) {
+  explicit SmallModel(std::vector<std::int32_t> graph_sizes, bool batch_invariant = false) {
     device_ = Take(MakeCudaEmuDevice({}));
     StepLimits limits;
     limits.rows = kRows;
@@ -51,6 +51,7 @@ class SmallModel {
     limits.head_dim = kDim;
     limits.row_lists = 3;
     limits.graph_sizes = graph_sizes;
+    limits.batch_invariant = batch_invariant;
     EXPECT_TRUE(device_->Reserve(limits).ok());
     unsigned seed = 1;
     for (const std::int64_t width : {kWidth, kKvHeads * kDim, kKvHeads * kDim}) {
@@ -83,7 +84,12 @@ class SmallModel {
       }
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      sequences.push_back({static_cast<std::int64_t>(i), 1, rows[i].position, tables[i]});
+      if (i > 0 && rows[i].sequence == rows[i - 1].sequence) {
+        ++sequences.back().num_rows;
+        sequences.back().pages = tables[i];
+      } else {
+        sequences.push_back({static_cast<std::int64_t>(i), 1, rows[i].position, tables[i]});
+      }
     }
     const StepRows step = {positions, sequences, ids};
     const std::int64_t padded = device_->BeginStep(step);
@@ -204,6 +210,27 @@ TEST(GraphsCuda, LargerStepsAreLaunched) {
   const std::vector<std::int32_t> starts = {0, 1, 2}, steps = {6, 6, 3};
   ExpectTheSame(graphs, starts, steps);
   EXPECT_EQ(graphs.device().graph_counts().replayed, 1U);
+}
+
+// The other kernel takes 8 rows of a sequence and more, and has other last bits.
+TEST(GraphsCuda, APromptsCutMattersOnlyWithoutBatchInvariance) {
+  constexpr std::int32_t kTokens = 20;
+  for (const bool batch_invariant : {false, true}) {
+    std::vector<std::vector<float>> last_rows;
+    for (const std::int32_t piece : {kTokens, 5}) {
+      SmallModel model({1, 4, 8}, batch_invariant);
+      std::vector<float> y;
+      for (std::int32_t begin = 0; begin < kTokens; begin += piece) {
+        std::vector<Row> rows;
+        for (std::int32_t i = begin; i < begin + piece; ++i) {
+          rows.push_back({0, i, (7 * i) % 50});
+        }
+        y = model.Step(rows);
+      }
+      last_rows.emplace_back(y.end() - kWidth, y.end());
+    }
+    EXPECT_EQ(last_rows[0] == last_rows[1], batch_invariant);
+  }
 }
 
 // What cannot be recorded is done without a graph, and so is all that follows.

@@ -262,6 +262,7 @@ class CudaDevice final : public Device {
   std::array<Memory, 2> upload_;               // pinned, while loading
   Staging staging_, sample_staging_;           // of a step; until the next Wait
   StepPlaces places_;
+  bool row_kernel_only_ = false;
   Step step_;
   Memory group_begin_;  // [kv heads + 1]
   int max_group_ = 1;

@@ -74,6 +74,7 @@ Result<> CudaDevice::Reserve(const StepLimits& limits) {
                             (rows * sizeof(std::int32_t) + kAlign)));
   graphs_.Configure(limits.graph_sizes, limits.pages_per_sequence * k::kCudaPageTokens);
   step_.runs.reserve(sequences);
+  row_kernel_only_ = limits.batch_invariant;
   std::vector<std::int32_t> begin = {0};
   for (std::size_t i = 0; i < limits.kv_head_of.size(); ++i) {
     while (static_cast<std::int32_t>(begin.size()) <= limits.kv_head_of[i]) {
@@ -102,7 +103,7 @@ void CudaDevice::ListRuns(const StepRows& step) {
   step_.runs.clear();
   for (std::size_t s = 0; s < step.sequences.size(); ++s) {
     const AttentionSequence& sequence = step.sequences[s];
-    const bool tiles = sequence.num_rows >= kTileRows;
+    const bool tiles = !row_kernel_only_ && sequence.num_rows >= kTileRows;
     if (step_.runs.empty() || step_.runs.back().tiles != tiles) {
       Run& run = step_.runs.emplace_back();
       run.tiles = tiles;

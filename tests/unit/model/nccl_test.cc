@@ -317,7 +317,8 @@ TEST(NcclOnDeviceTest, AKilledPeerIsNamedWithinSeconds) {
   const ops::Memory data = rank->Upload(Values(0, 8));
   ASSERT_TRUE(rank->group->device()->AllReduceSum(data.floats(), 8).ok());
   (void)rank->Download(data);
-  // Queued before the barrier lets the peer die: afterwards the call itself may see that it is gone.
+  // Queued before the barrier lets the peer die: afterwards the call itself may see that it is
+  // gone.
   ASSERT_TRUE(rank->group->device()->AllReduceSum(data.floats(), 8).ok());
   ASSERT_TRUE(rank->group->Barrier().ok());
   const auto began = Clock::now();

@@ -22,6 +22,8 @@ struct RankSetOptions {
   int threads = 1;
   std::string device = "cpu";
   std::vector<std::int32_t> cuda_graph_sizes;
+  bool batch_invariant = false;
+  spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
 };
 
 class RankSet {

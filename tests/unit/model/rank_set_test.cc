@@ -23,6 +23,8 @@ Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
     request.threads = options.threads;
     request.device = options.device;
     request.cuda_graph_sizes = options.cuda_graph_sizes;
+    request.batch_invariant = options.batch_invariant;
+    request.kv_dtype = options.kv_dtype;
     INFERD_ASSIGN(auto rank, Rank::Load(request, {}));
     set->ranks_.push_back(std::move(rank));
   }

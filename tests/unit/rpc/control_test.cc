@@ -161,6 +161,7 @@ class ControlTest : public testing::Test {
     load.kv_dtype = spec::KvDtype::kF32;
     load.comm = spec::CommBackend::kHost;
     load.cuda_graph_sizes = {1, 8};
+    load.batch_invariant = true;
     ASSERT_TRUE(peer.Send(load));
     Result<ToWorker> received = client.Receive();
     ASSERT_TRUE(received.ok()) << received.error().message();
@@ -169,6 +170,7 @@ class ControlTest : public testing::Test {
     EXPECT_EQ(got.kv_dtype, load.kv_dtype);
     EXPECT_EQ(got.comm, load.comm);
     EXPECT_EQ(got.cuda_graph_sizes, load.cuda_graph_sizes);
+    EXPECT_TRUE(got.batch_invariant);
   }
 
   void RoundTrip(const std::string& address) {
