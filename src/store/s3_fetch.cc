@@ -299,8 +299,11 @@ Result<std::string> FetchS3(std::string_view name, const FetchOptions& options) 
       INFERD_TRY(Loader(reading, options, path).Load(files));
     }
   }
-  INFERD_TRY(base::WriteFileAtomic(folder + "/latest", version));
-  return ModelIn(path, location);
+  std::string model = ModelIn(path, location);
+  if (!latest.ok() || *latest != model) {  // the cache may be read-only
+    INFERD_TRY(base::WriteFileAtomic(folder + "/latest", version));
+  }
+  return model;
 }
 
 }  // namespace inferd::store

@@ -123,6 +123,16 @@ def safetensors_seeds():
         yield struct.pack("<Q", len(text) + padding) + text + b" " * padding + bytes(48)
 
 
+def listing_seeds():
+    entry = "<Contents><Key>{}</Key><ETag>&#34;9ee864697367f9b6839112968febaba2{}&quot;</ETag><Size>{}</Size><Owner><ID>x</ID></Owner></Contents>"
+    entries = "".join(entry.format(*each) for each in (("a/config.json", "", 2), ("a/b&amp;&#x44;.safetensors", "-7", 5000000000), ("a.gguf", "", 0)))
+    yield (f'<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3"><Name>m</Name><Prefix/><IsTruncated>true</IsTruncated>'
+           f"{entries}<!-- x --><NextContinuationToken><![CDATA[a=b]]></NextContinuationToken></ListBucketResult>").encode()
+    yield b"<s:ListBucketResult><s:Contents><s:Key>config.json</s:Key><s:Size>1</s:Size></s:Contents></s:ListBucketResult>"
+    yield b"<Error><Code>AccessDenied</Code><Message>No &lt;way&gt;</Message></Error>"
+    yield b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult>&a;</ListBucketResult>'
+
+
 def config_seeds():
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         text = path.read_text()
@@ -135,7 +145,7 @@ def config_seeds():
 def main():
     folder = pathlib.Path(sys.argv[1])
     makers = {"http": http_seeds, "dialect": dialect_seeds, "template": template_seeds, "gguf": gguf_seeds,
-              "safetensors": safetensors_seeds, "config": config_seeds}
+              "safetensors": safetensors_seeds, "listing": listing_seeds, "config": config_seeds}
     for target, make in makers.items():
         (folder / target).mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate([*KEPT.get(target, ()), *make()]):

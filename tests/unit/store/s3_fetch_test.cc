@@ -22,6 +22,7 @@ namespace inferd::store {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -100,6 +101,7 @@ TEST_F(S3FetchTest, FetchesAFolderThatOpens) {
                 AllOf(HasSubstr("Authorization: AWS4-HMAC-SHA256 Credential=id/"),
                       HasSubstr("/us-east-1/s3/aws4_request"),
                       HasSubstr("x-amz-content-sha256"),
+                      ContainsRegex("SignedHeaders=[a-z0-9;-]*x-amz-content-sha256"),
                       Not(HasSubstr("secret"))));
   }
   // The second start only lists.
