@@ -42,8 +42,8 @@ Result<std::unique_ptr<PartFile>> PartFile::Open(const std::string& path,
                                                  std::int64_t size,
                                                  std::string_view tag,
                                                  PartPlace place) {
-  std::unique_ptr<PartFile> part(
-      new PartFile(path, size, fmt::format("{} {}\n", size, tag), place));
+  std::string header = fmt::format("{} {}\n", size, tag);
+  std::unique_ptr<PartFile> part(new PartFile(path, size, std::move(header), place));
   part->file_.Reset(::open(part->PartName().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!part->file_.valid()) {
     return FromErrno("cannot open", part->PartName());
