@@ -61,7 +61,7 @@ class SleepTest : public testing::TestWithParam<spec::ParallelSpec> {};
 TEST_P(SleepTest, BothLevelsGiveMemoryBackAndWakeToTheSameTokens) {
   Server server(Options(GetParam()));
   ASSERT_NE(server.leader(), nullptr);
-  const auto prompts = RandomPrompts(400, kVocab, 180, 21);
+  const auto prompts = RandomPrompts(400, kVocab, 100, 21);
   const auto expected = TokensOf(server.Generate(prompts, 8));
   const auto workers = Server::WorkerPids();
   for (const int level : {1, 2}) {

@@ -95,7 +95,7 @@ constexpr Endpoint kEndpoints[] = {
      tenant::Scope::kAdmin},
     {"POST", "/sleep", Place::kSlow, false, GoToSleep, ErrorBody, tenant::Scope::kAdmin},
     {"POST", "/wake_up", Place::kSlow, false, WakeUp, ErrorBody, tenant::Scope::kAdmin},
-    {"GET", "/is_sleeping", Place::kInline, false, IsSleeping, ErrorBody, tenant::Scope::kOpen},
+    {"GET", "/is_sleeping", Place::kInline, false, IsSleeping, ErrorBody, tenant::Scope::kAny},
     {"GET", "/metrics", Place::kLight, false, GetMetrics, ErrorBody, tenant::Scope::kMetrics},
     {"GET", "/health", Place::kInline, false, Readyz, ErrorBody, tenant::Scope::kOpen},
     {"GET", "/ping", Place::kInline, false, Readyz, ErrorBody, tenant::Scope::kOpen},
