@@ -161,7 +161,7 @@ Result<> Bench(const CommandLine& line) {
   const BenchOptions& bench = line.bench;
   config.scheduler.max_num_seqs = std::max(
       config.scheduler.max_num_seqs, *std::max_element(bench.streams.begin(), bench.streams.end()));
-  INFERD_ASSIGN(const store::Model model, FindModel(config.model));
+  INFERD_ASSIGN(const store::Model model, FindModel(config.model, config.worker.device));
   INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(config, model));
   INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
   Result<> ready = WaitUntilReady(leader.get());

@@ -120,6 +120,8 @@ Result<> FillModel(const CommandLine& line, plan::LayoutRequest* request) {
   // Formats of blocks keep a 16-bit scale for 32 weights: half a bit more.
   if (line.config.model.quantization == "int8") {
     request->bytes_per_weight = 1.0625;
+  } else if (line.config.model.quantization == "fp8") {
+    request->bytes_per_weight = 1;
   } else if (line.config.model.quantization == "int4") {
     request->bytes_per_weight = 0.5625;
   }

@@ -31,7 +31,8 @@ Result<int> RunBatch(const CommandLine& line);
 
 /// Finds the model, downloading it first if it is a known name that is not there (unless offline),
 /// and opens it.
-Result<store::Model> FindModel(const ModelConfig& config);
+/// `device` as --device: what it multiplies decides in which form quantised weights stay.
+Result<store::Model> FindModel(const ModelConfig& config, const std::string& device = "cpu");
 /// From --cluster-secret-file or INFERD_CLUSTER_SECRET; empty: none given.
 Result<std::string> ClusterSecret(const ClusterConfig& cluster);
 /// Waits for the model to be loaded, with a bar; returns early when a signal asks for the end.

@@ -33,9 +33,12 @@ Result<std::string> FetchWithProgress(const std::string& name, const ModelConfig
   return store::Fetch(name, options);
 }
 
-Result<store::Model> OpenAs(const std::string& path, const ModelConfig& config) {
+Result<store::Model> OpenAs(const std::string& path,
+                            const ModelConfig& config,
+                            const std::string& device) {
   INFERD_TRY(store::HoldModel(path));
-  INFERD_ASSIGN(store::Model model, store::OpenModel(path, config.quantization));
+  INFERD_ASSIGN(store::Model model,
+                store::OpenModel(path, config.quantization, device.starts_with("cuda")));
   model.spec.name = config.model;
   return model;
 }
@@ -52,14 +55,14 @@ Result<> FetchModel(const CommandLine& line) {
   return {};
 }
 
-Result<store::Model> FindModel(const ModelConfig& config) {
+Result<store::Model> FindModel(const ModelConfig& config, const std::string& device) {
   if (config.model.empty()) {
     return InvalidArgument(
         "no model given; for example: inferd qwen2.5-coder-0.5b, or inferd --model PATH");
   }
   if (store::IsStoreName(config.model) && !config.offline) {
     INFERD_ASSIGN(const std::string path, FetchWithProgress(config.model, config));
-    return OpenAs(path, config);
+    return OpenAs(path, config, device);
   }
   auto path = store::ResolveModel(config.model);
   if (!path.ok() && path.error().code() == Code::kNotFound && !config.offline) {
@@ -75,7 +78,7 @@ Result<store::Model> FindModel(const ModelConfig& config) {
   if (!path.ok()) {
     return path.error();
   }
-  return OpenAs(*path, config);
+  return OpenAs(*path, config, device);
 }
 
 }  // namespace inferd::app

@@ -53,7 +53,7 @@ Result<std::string> ReadInput() {
 
 /// The cut on this host.
 Result<> PrintCut(const Config& config) {
-  INFERD_ASSIGN(const store::Model model, FindModel(config.model));
+  INFERD_ASSIGN(const store::Model model, FindModel(config.model, config.worker.device));
   INFERD_ASSIGN(const leader::LeaderOptions options, MakeLeaderOptions(config, model));
   INFERD_ASSIGN(const auto shards, spec::PlanShards(options.model, options.parallel, options.cut));
   std::printf(

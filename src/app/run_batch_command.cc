@@ -66,7 +66,7 @@ Result<int> RunBatch(const CommandLine& line) {
               before.completed + before.failed,
               before.total);
   }
-  INFERD_ASSIGN(const store::Model model, FindModel(line.config.model));
+  INFERD_ASSIGN(const store::Model model, FindModel(line.config.model, line.config.worker.device));
   INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(line.config, model));
   INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
   auto counts = Run(line.config, model, batch.get(), leader.get());

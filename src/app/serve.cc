@@ -333,7 +333,7 @@ Result<> Serve(const Config& given) {
     return RunAgent(config);
   }
   RaiseDescriptorLimit();
-  INFERD_ASSIGN(const store::Model model, FindModel(config.model));
+  INFERD_ASSIGN(const store::Model model, FindModel(config.model, config.worker.device));
   INFERD_ASSIGN(const std::shared_ptr<const api::ServedModel> served,
                 MakeServedModel(model, config.model));
   INFERD_ASSIGN(const api::MetricsCompat compat,

@@ -81,7 +81,7 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
            .choices = {"auto", "bfloat16", "float32", "float", "float16", "half"}},
           {.key = "model.quantization",
            .flags = {"--quantization", "-q"},
-           .help = "int8, int4: round plain weights at load; awq, gptq, ...: what files hold",
+           .help = "fp8, int8, int4: round plain weights at load; awq, gptq, ...: what files hold",
            .value = &m->quantization},
           {"model.offline", {"--offline"}, "Never download a model", &m->offline},
           {"model.cache_bytes",

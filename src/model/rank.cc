@@ -365,12 +365,13 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
     }
     return true;
   };
-  INFERD_ASSIGN(store::PartialModel source,
-                store::PartialModel::Open(request.model_path, request.quantization, alive));
-  store::Model& model = source.model();
-  INFERD_TRY(CheckShard(model.spec, request.shard));
   INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
                 ops::MakeDevice(request.device, request.threads, request.cpus, request.bf16_dot));
+  INFERD_ASSIGN(store::PartialModel source,
+                store::PartialModel::Open(
+                    request.model_path, request.quantization, alive, device->TakesScales()));
+  store::Model& model = source.model();
+  INFERD_TRY(CheckShard(model.spec, request.shard));
   if (!source.whole()) {
     INFERD_ASSIGN(const auto bytes, BytesOfShard(model, request.shard, *device));
     INFERD_TRY(source.Provide(bytes));

@@ -352,20 +352,35 @@ class Loader {
   Result<> PackMade(const PackJob& job) {
     const WeightRef& ref = job.ref;
     const std::int64_t k = job.col_end - job.col_begin;
-    const auto row_bytes =
-        static_cast<std::size_t>(k / BlockElements(ref.dtype()) * BlockBytes(ref.dtype()));
+    DType type = ref.dtype();
+    std::optional<store::RowScales> scales;
+    if (type == DType::kF8E4M3) {
+      scales = store::ScalesOf(source_.tensors,
+                               *ref.tensor,
+                               ref.row_begin,
+                               ref.row_begin + ref.rows,
+                               job.col_begin,
+                               job.col_end);
+      if (!scales || !device_.TakesScales()) {
+        scales.reset();
+        type = DType::kBF16;
+      }
+    }
+    const auto row_bytes = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
     std::vector<std::byte> rows(static_cast<std::size_t>(ref.rows) * row_bytes);
     struct Context {
       const Loader* loader;
       const PackJob* job;
+      DType type;
       std::byte* rows;
       std::size_t row_bytes;
-    } context{this, &job, rows.data(), row_bytes};
+    } context{this, &job, type, rows.data(), row_bytes};
     device_.ParallelFor(ref.rows, &context, [](void* opaque, std::int64_t row) {
       const Context& c = *static_cast<Context*>(opaque);
       const std::int64_t at = c.job->ref.row_begin + row;
       const auto made = store::MakeRows(c.loader->source_.tensors,
                                         *c.job->ref.tensor,
+                                        c.type,
                                         at,
                                         at + 1,
                                         c.job->col_begin,
@@ -373,16 +388,21 @@ class Loader {
       std::copy(made.begin(), made.end(), c.rows + static_cast<std::size_t>(row) * c.row_bytes);
     });
     store::DropPages(source_.tensors, *ref.tensor);
-    return PackRows(job, rows, ref.rows, k, row_bytes);
+    ops::MatrixScales of_rows;
+    if (scales) {
+      of_rows = {scales->values, scales->group_columns};
+    }
+    return PackRows(job, type, rows, ref.rows, k, row_bytes, of_rows);
   }
 
   Result<> PackRows(const PackJob& job,
+                    DType type,
                     std::span<const std::byte> rows,
                     std::int64_t n,
                     std::int64_t k,
-                    std::size_t row_bytes) {
+                    std::size_t row_bytes,
+                    const ops::MatrixScales& scales = {}) {
     const WeightRef& ref = job.ref;
-    const DType type = ref.dtype();
     const auto length = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
     for (std::int64_t row = 0; IsPlain(type) && row < n; ++row) {
       const auto values = rows.subspan(static_cast<std::size_t>(row) * row_bytes, length);
@@ -394,7 +414,7 @@ class Loader {
                         *bad + job.col_begin);
       }
     }
-    auto packed = device_.Pack(type, rows, n, k, row_bytes);
+    auto packed = device_.Pack(type, rows, n, k, row_bytes, scales);
     if (!packed.ok()) {
       return packed.error().WithContext(
           fmt::format("tensor {} of {}", ref.tensor->name, source_.path));
@@ -421,7 +441,7 @@ class Loader {
     const auto rows =
         job.as_row ? all
                    : all.subspan(offset, static_cast<std::size_t>(n - 1) * row_bytes + length);
-    INFERD_TRY(PackRows(job, rows, n, k, row_bytes));
+    INFERD_TRY(PackRows(job, type, rows, n, k, row_bytes));
     if (!job.keep_mapped) {
       const base::MappedFile& file = source_.tensors.files()[ref.tensor->file];
       file.DontNeed(

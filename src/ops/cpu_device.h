@@ -123,7 +123,8 @@ class CpuDevice final : public Device {
                                              std::span<const std::byte> rows,
                                              std::int64_t n,
                                              std::int64_t k,
-                                             std::size_t row_bytes) override;
+                                             std::size_t row_bytes,
+                                             const MatrixScales& scales) override;
   Result<EmbeddingTable> MakeTable(DType type,
                                    std::span<const std::byte> rows,
                                    std::int64_t n,

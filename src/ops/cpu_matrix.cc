@@ -196,7 +196,9 @@ Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
                                                       std::span<const std::byte> rows,
                                                       std::int64_t n,
                                                       std::int64_t k,
-                                                      std::size_t row_bytes) {
+                                                      std::size_t row_bytes,
+                                                      const MatrixScales& scales) {
+  INFERD_CHECK(scales.values.empty());
   if (!IsWeightType(type)) {
     return InvalidArgument("weights of type {} cannot be multiplied", DTypeName(type));
   }

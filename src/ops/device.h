@@ -119,6 +119,8 @@ class Device {
   virtual bool EndGraph() { return true; }
   virtual GraphCounts graph_counts() const { return {}; }
 
+  /// True: Pack takes scales for F8_E4M3.
+  virtual bool TakesScales() const { return false; }
   /// Packs host rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when
   /// k is no multiple of the block, on an unsupported type, or when scales hold Inf or NaN (naming
   /// the row).
@@ -126,7 +128,8 @@ class Device {
                                                      std::span<const std::byte> rows,
                                                      std::int64_t n,
                                                      std::int64_t k,
-                                                     std::size_t row_bytes) = 0;
+                                                     std::size_t row_bytes,
+                                                     const MatrixScales& scales = {}) = 0;
   /// Stored host rows [n, k] for Embed. They must outlive the table where it reads them in place.
   virtual Result<EmbeddingTable> MakeTable(DType type,
                                            std::span<const std::byte> rows,

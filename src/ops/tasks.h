@@ -22,6 +22,13 @@ struct MatMulTask {
   std::int64_t ldy = 0;
 };
 
+/// Value [i, j] of a stored matrix is multiplied by values[i * groups + j / group_columns], with
+/// groups = ceil(k / group_columns). On the host. Empty: no scales.
+struct MatrixScales {
+  std::span<const float> values;
+  std::int64_t group_columns = 0;  // k, or a multiple of 32
+};
+
 enum class GateKind : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
 /// Rotation of the first rotary_dim values of a head. cos/sin come from a table [max positions,

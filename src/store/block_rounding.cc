@@ -69,6 +69,18 @@ std::byte* RoundToInt4(const RoundedValues& values, float largest, std::byte* ou
 
 }  // namespace
 
+std::uint8_t RoundToF8(float value) {
+  const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  const float size = std::min(std::abs(value), kF8Largest);
+  if (std::isnan(value)) {
+    return sign | 0x7f;
+  }
+  const int exponent = size < 0x1p-6F ? -6 : std::ilogb(size);
+  // 8 steps and more carry into the exponent by themselves; below 2^-6 there is no leading one.
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));
+  return static_cast<std::uint8_t>(sign | (8 * (exponent + 6) + steps));
+}
+
 RoundedValues PlainBlock(DType type, const std::byte* values, std::int64_t at) {
   RoundedValues block;
   const std::int64_t size = BlockBytes(type);

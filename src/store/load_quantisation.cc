@@ -34,7 +34,8 @@ std::string_view FormatOf(std::string_view name) {
 
 class Rounder {
  public:
-  Rounder(DType type, TensorSource* tensors) : type_(type), tensors_(*tensors) {}
+  Rounder(DType type, bool keep_fp8, TensorSource* tensors)
+      : type_(type), keep_fp8_(keep_fp8), tensors_(*tensors) {}
 
   // Several places may share a tensor: the first one rounds it.
   void Round(const WeightRef* ref) {
@@ -44,7 +45,7 @@ class Rounder {
     const TensorInfo& tensor = *ref->tensor;
     const bool plain =
         tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
-    if (!plain || tensor.cols() % kRoundBlock != 0) {
+    if (!plain || (type_ != DType::kF8E4M3 && tensor.cols() % kRoundBlock != 0)) {
       return;
     }
     auto parts = std::make_shared<QuantisedParts>();
@@ -52,11 +53,12 @@ class Rounder {
     parts->rounded = type_;
     parts->rows = tensor.rows();
     parts->cols = tensor.cols();
+    parts->group_size = parts->cols;
     parts->weight = tensor;
     TensorInfo rounded = tensor;
-    rounded.dtype = type_;
-    rounded.bytes =
-        static_cast<std::uint64_t>(parts->rows * (parts->cols / kRoundBlock) * BlockBytes(type_));
+    rounded.dtype = type_ == DType::kF8E4M3 && !keep_fp8_ ? DType::kBF16 : type_;
+    rounded.bytes = static_cast<std::uint64_t>(
+        parts->rows * (parts->cols / BlockElements(rounded.dtype)) * BlockBytes(rounded.dtype));
     rounded.parts = std::move(parts);
     tensors_.Replace(tensor, std::move(rounded));
     ++count_;
@@ -65,6 +67,7 @@ class Rounder {
 
  private:
   const DType type_;
+  const bool keep_fp8_;
   TensorSource& tensors_;
   int count_ = 0;
 };
@@ -72,30 +75,53 @@ class Rounder {
 std::optional<DType> RoundedType(std::string_view name) {
   return name == "int8"   ? std::optional(DType::kQ8_0)
          : name == "int4" ? std::optional(DType::kQ4_0)
+         : name == "fp8"  ? std::optional(DType::kF8E4M3)
                           : std::nullopt;
+}
+
+// FP8 layers of the files, with scales that a kernel can take: one a row, or one per so many
+// columns.
+void KeepFp8(TensorSource* tensors) {
+  for (const TensorInfo& tensor : tensors->tensors()) {
+    const QuantisedParts* const parts = tensor.parts.get();
+    if (parts == nullptr || parts->layout != QuantisedParts::Layout::kScaled ||
+        parts->weight.dtype != DType::kF8E4M3 ||
+        (parts->group_size < parts->cols && parts->group_size % kRoundBlock != 0)) {
+      continue;
+    }
+    TensorInfo kept = tensor;
+    kept.dtype = DType::kF8E4M3;
+    kept.bytes = static_cast<std::uint64_t>(parts->rows * parts->cols);
+    tensors->Replace(tensor, std::move(kept));
+  }
 }
 
 }  // namespace
 
-Result<> ApplyQuantization(std::string_view name,
+Result<> ApplyQuantization(const Quantization& quantization,
                            std::string_view stored,
                            const spec::ModelSpec& spec,
                            const Weights& weights,
                            TensorSource* tensors) {
+  const std::string_view name = quantization.name;
+  if (quantization.keep_fp8) {
+    KeepFp8(tensors);
+  }
   if (name.empty() || (!stored.empty() && FormatOf(name) == stored)) {
     return {};
   }
   const std::optional<DType> type = RoundedType(name);
-  if (!type) {
+  if (!type || (*type == DType::kF8E4M3 && !stored.empty())) {
     return InvalidArgument(
-        "--quantization {}: the weights of {} are {}{}; leave the flag out, or give int8 or "
-        "int4 to round 16- and 32-bit weights while loading",
+        "--quantization {}: the weights of {} are {}{}; leave the flag out{}",
         name,
         spec.name,
         stored.empty() ? "not quantised" : "of the format ",
-        stored);
+        stored,
+        stored.empty() ? ", or give fp8, int8 or int4 to round 16- and 32-bit weights while loading"
+                       : "");
   }
-  Rounder rounder(*type, tensors);
+  Rounder rounder(*type, quantization.keep_fp8, tensors);
   for (std::int64_t layer = 0; layer < spec.num_layers; ++layer) {
     for (const Slot slot : kProjections) {
       rounder.Round(weights.Find(slot, layer));

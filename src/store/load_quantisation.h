@@ -12,12 +12,20 @@
 
 namespace inferd::store {
 
-/// int8 (Q8_0) and int4 (Q4_0): the projections of all layers, experts included, that are stored as
-/// F32, F16 or BF16 are rounded as they are read; embedding, head, router and norms stay. The name
-/// of a format of files (awq, gptq, fp8, compressed-tensors, gguf, as vLLM spells them): refuses
-/// files of another one. Empty: nothing. `stored` is what the files are, empty when they are not
-/// quantised. Refuses other names, and int8 and int4 for a model that has nothing to round.
-Result<> ApplyQuantization(std::string_view name,
+struct Quantization {
+  std::string_view name;  // of --quantization
+  /// The device multiplies E4M3 values with scales: they stay so. Else their products with the
+  /// scales are rounded to BF16.
+  bool keep_fp8 = false;
+};
+
+/// int8 (Q8_0), int4 (Q4_0) and fp8 (E4M3 with a scale per output): the projections of all layers,
+/// experts included, that are stored as F32, F16 or BF16 are rounded as they are read; embedding,
+/// head, router and norms stay. The name of a format of files (awq, gptq, fp8, compressed-tensors,
+/// gguf, as vLLM spells them): refuses files of another one. Empty: nothing. `stored` is what the
+/// files are, empty when they are not quantised. Refuses other names, and the first three for a
+/// model that has nothing to round.
+Result<> ApplyQuantization(const Quantization& quantization,
                            std::string_view stored,
                            const spec::ModelSpec& spec,
                            const Weights& weights,

@@ -67,7 +67,10 @@ struct Model {
 
 /// Opens a GGUF file (any part of a split one), or a folder with a GGUF file or with config.json
 /// and safetensors. Maps the files, reads headers only. Refuses what is malformed, incomplete or
-/// unknown, naming file, tensor or key. `quantization`: see store/load_quantisation.h.
-Result<Model> OpenModel(const std::string& path, std::string_view quantization = "");
+/// unknown, naming file, tensor or key. `quantization` and `keep_fp8`: see
+/// store/load_quantisation.h.
+Result<Model> OpenModel(const std::string& path,
+                        std::string_view quantization = "",
+                        bool keep_fp8 = false);
 
 }  // namespace inferd::store

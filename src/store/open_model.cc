@@ -66,7 +66,7 @@ std::string_view NameOf(const std::optional<QuantConfig>& config) {
 
 Result<> Finish(const Family& family,
                 const Stored& stored,
-                std::string_view quantization,
+                const Quantization& quantization,
                 Model* model) {
   spec::ModelSpec& spec = model->spec;
   spec.name = fs::path(model->path).filename().string();
@@ -80,7 +80,7 @@ Result<> Finish(const Family& family,
   return {};
 }
 
-Result<Model> OpenGguf(const std::string& path, std::string_view quantization) {
+Result<Model> OpenGguf(const std::string& path, const Quantization& quantization) {
   INFERD_ASSIGN(std::vector<GgufFile> parts, OpenGgufParts(path));
   Model model;
   model.path = path;
@@ -120,7 +120,7 @@ double RoundedTo(DType dtype, double value) {
   return static_cast<float>(value);
 }
 
-Result<Model> OpenHf(const std::string& folder, std::string_view quantization) {
+Result<Model> OpenHf(const std::string& folder, const Quantization& quantization) {
   Model model;
   model.path = folder;
   const std::string path = (fs::path(folder) / "config.json").string();
@@ -167,7 +167,7 @@ std::vector<std::string> GgufModelsIn(const fs::path& folder) {
   return models;
 }
 
-Result<Model> OpenFolder(const std::string& folder, std::string_view quantization) {
+Result<Model> OpenFolder(const std::string& folder, const Quantization& quantization) {
   std::error_code ignored;
   const std::vector<std::string> gguf = GgufModelsIn(folder);
   if (fs::exists(fs::path(folder) / "config.json", ignored)) {
@@ -194,9 +194,7 @@ Result<Model> OpenFolder(const std::string& folder, std::string_view quantizatio
   return OpenGguf((fs::path(folder) / gguf.front()).string(), quantization);
 }
 
-}  // namespace
-
-Result<Model> OpenModel(const std::string& path, std::string_view quantization) {
+Result<Model> Open(const std::string& path, const Quantization& quantization) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
@@ -209,6 +207,12 @@ Result<Model> OpenModel(const std::string& path, std::string_view quantization) 
     return OpenFolder(fs::path(path).parent_path().string(), quantization);
   }
   return OpenGguf(path, quantization);
+}
+
+}  // namespace
+
+Result<Model> OpenModel(const std::string& path, std::string_view quantization, bool keep_fp8) {
+  return Open(path, {quantization, keep_fp8});
 }
 
 }  // namespace inferd::store

@@ -163,10 +163,11 @@ std::vector<FileRange> ReadWhileOpening(const Model& model) {
 /// A header that is cut off does not parse, or its tensors begin behind what is there: more of it.
 Result<Model> OpenByHeads(const std::string& path,
                           std::string_view quantization,
+                          bool keep_fp8,
                           const std::function<Result<>(std::int64_t)>& read_heads) {
   for (std::int64_t head = kFirstHead;; head *= kHeadGrowth) {
     INFERD_TRY(read_heads(head));
-    auto model = OpenModel(path, quantization);
+    auto model = OpenModel(path, quantization, keep_fp8);
     if (model.ok() && LastHeadByte(*model) <= head) {
       return model;
     }
@@ -195,18 +196,20 @@ PartialModel::~PartialModel() = default;
 
 Result<PartialModel> PartialModel::Open(const std::string& shared_name,
                                         std::string_view quantization,
-                                        std::function<bool()> alive) {
+                                        std::function<bool()> alive,
+                                        bool keep_fp8) {
   PartialModel partial;
   const auto shared = ParseShared(shared_name);
   if (!shared) {
-    INFERD_ASSIGN(partial.model_, OpenModel(shared_name, quantization));
+    INFERD_ASSIGN(partial.model_, OpenModel(shared_name, quantization, keep_fp8));
     return partial;
   }
   INFERD_ASSIGN(const S3Place place, PlaceOf(shared->name));
   const std::string whole = place.folder + "/" + shared->version;
   if (IsComplete(whole)) {
     INFERD_TRY(HoldModel(whole));
-    INFERD_ASSIGN(partial.model_, OpenModel(ModelIn(whole, place.location), quantization));
+    INFERD_ASSIGN(partial.model_,
+                  OpenModel(ModelIn(whole, place.location), quantization, keep_fp8));
     return partial;
   }
   const std::string folder = whole + ".partial";
@@ -232,10 +235,10 @@ Result<PartialModel> PartialModel::Open(const std::string& shared_name,
                   FileLock::Exclusive(files.lock, [&] { return files.Alive(); }));
     return files.ReadHeads(head);
   };
-  INFERD_ASSIGN(partial.model_, OpenByHeads(files.ModelPath(), quantization, read_heads));
+  INFERD_ASSIGN(partial.model_, OpenByHeads(files.ModelPath(), quantization, keep_fp8, read_heads));
   if (const auto ranges = ReadWhileOpening(partial.model_); !ranges.empty()) {
     INFERD_TRY(partial.Provide(ranges));
-    INFERD_ASSIGN(partial.model_, OpenModel(files.ModelPath(), quantization));
+    INFERD_ASSIGN(partial.model_, OpenModel(files.ModelPath(), quantization, keep_fp8));
   }
   return partial;
 }

@@ -37,14 +37,28 @@ Result<> FoldQuantised(const QuantConfig& config,
                        const std::vector<base::MappedFile>& files,
                        std::vector<TensorInfo>* tensors);
 
-/// Rows [row_begin, row_end), columns [col_begin, col_end) of a folded tensor, in its dtype, one
-/// row after the other. The columns are whole blocks of the dtype.
+/// Rows [row_begin, row_end), columns [col_begin, col_end) of a folded tensor as `type`, one row
+/// after the other: its dtype, or BF16. The columns are whole blocks of the type.
 std::vector<std::byte> MakeRows(const TensorSource& source,
                                 const TensorInfo& tensor,
+                                DType type,
                                 std::int64_t row_begin,
                                 std::int64_t row_end,
                                 std::int64_t col_begin,
                                 std::int64_t col_end);
+
+/// What the E4M3 values of a folded tensor whose dtype is that are multiplied by.
+struct RowScales {
+  std::vector<float> values;       // [rows, groups of columns]
+  std::int64_t group_columns = 0;  // per scale: all columns, or a multiple of 32
+};
+/// Of these rows and columns; nullopt: the columns do not begin where a kernel's groups can.
+std::optional<RowScales> ScalesOf(const TensorSource& source,
+                                  const TensorInfo& tensor,
+                                  std::int64_t row_begin,
+                                  std::int64_t row_end,
+                                  std::int64_t col_begin,
+                                  std::int64_t col_end);
 
 /// Gives back what this process has mapped of a folded tensor's parts; reading maps it again.
 void DropPages(const TensorSource& source, const TensorInfo& tensor);

@@ -20,8 +20,8 @@ struct QuantisedParts {
     kAwq,     // q in words [cols, rows / 8] along rows, interleaved; scales [g, i]; zeros alike
     kRows,    // q in words [rows, cols / pack] along columns; scales [i, g]; zeros [i / pack, g]
     kScaled,  // plain FP8 or int8 values; scales [i / scale_rows, j / group_size]; no zeros
-    kPlain,   // plain floats [rows, cols], rounded to blocks of `rounded` as they are read; no
-              // scales
+    kPlain,   // plain floats [rows, cols], rounded to blocks of `rounded`, or to E4M3 with a scale
+              // per row, as they are read; no scales
   };
   Layout layout = Layout::kScaled;
   int bits = 8;

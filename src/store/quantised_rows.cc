@@ -6,7 +6,9 @@
 #include "store/quantised.h"
 #include "store/quantised_parts.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace inferd::store {
 namespace {
@@ -85,6 +87,53 @@ class Maker {
     return stored * Scale(i, g);
   }
 
+  float Plain(std::int64_t i, std::int64_t j) const {
+    const DType type = parts_.weight.dtype;
+    return PlainToFloat(type, weight_.data() + (i * parts_.cols + j) * BlockBytes(type));
+  }
+
+  // Of a row that is rounded to E4M3: the largest value becomes the largest code.
+  float RoundedScale(std::int64_t i) const {
+    float largest = 0;
+    for (std::int64_t j = 0; j < parts_.cols; ++j) {
+      const float size = std::abs(Plain(i, j));
+      largest = std::isfinite(size) ? std::max(largest, size) : INFINITY;
+      if (!std::isfinite(size)) {
+        break;
+      }
+    }
+    return largest / kF8Largest;
+  }
+
+  // Columns [begin, end) of row i: stored E4M3 values, or plain ones rounded to it.
+  std::byte* CodesF8(std::int64_t i, std::int64_t begin, std::int64_t end, std::byte* out) const {
+    if (parts_.layout == Layout::kScaled) {
+      const auto row = weight_.subspan(static_cast<std::size_t>(i * parts_.cols + begin),
+                                       static_cast<std::size_t>(end - begin));
+      return std::copy(row.begin(), row.end(), out);
+    }
+    const float scale = RoundedScale(i);
+    for (std::int64_t j = begin; j < end; ++j) {
+      *out++ = static_cast<std::byte>(RoundToF8(scale > 0 ? Plain(i, j) / scale : 0.0F));
+    }
+    return out;
+  }
+
+  // The same with its scale, as BF16.
+  std::byte* RoundedBf16(std::int64_t i,
+                         std::int64_t begin,
+                         std::int64_t end,
+                         std::byte* out) const {
+    const float scale = RoundedScale(i);
+    for (std::int64_t j = begin; j < end; ++j) {
+      const std::uint8_t code = RoundToF8(scale > 0 ? Plain(i, j) / scale : 0.0F);
+      const std::uint16_t bits = FloatToBf16(F8ToFloat(code) * scale);
+      std::memcpy(out, &bits, sizeof(bits));
+      out += sizeof(bits);
+    }
+    return out;
+  }
+
   // The 32 values from column j on, as GGUF's Q4_0, Q4_1 or Q8_0 block.
   std::byte* Block(DType type, std::int64_t i, std::int64_t j, std::byte* out) const {
     if (parts_.layout == Layout::kPlain) {
@@ -146,19 +195,26 @@ DType QuantisedParts::MadeType() const {
 
 std::vector<std::byte> MakeRows(const TensorSource& source,
                                 const TensorInfo& tensor,
+                                DType type,
                                 std::int64_t row_begin,
                                 std::int64_t row_end,
                                 std::int64_t col_begin,
                                 std::int64_t col_end) {
   INFERD_CHECK(tensor.parts != nullptr);
-  const DType type = tensor.dtype;
   const std::int64_t block = BlockElements(type);
   INFERD_CHECK(col_begin % block == 0 && col_end % block == 0);
   const Maker maker(source, *tensor.parts);
   std::vector<std::byte> made(static_cast<std::size_t>(
       (row_end - row_begin) * ((col_end - col_begin) / block * BlockBytes(type))));
   std::byte* out = made.data();
+  const bool rounds_to_f8 =
+      tensor.parts->layout == Layout::kPlain && tensor.parts->rounded == DType::kF8E4M3;
   for (std::int64_t i = row_begin; i < row_end; ++i) {
+    if (type == DType::kF8E4M3 || rounds_to_f8) {
+      out = type == DType::kF8E4M3 ? maker.CodesF8(i, col_begin, col_end, out)
+                                   : maker.RoundedBf16(i, col_begin, col_end, out);
+      continue;
+    }
     for (std::int64_t j = col_begin; j < col_end; j += block) {
       if (block > 1) {
         out = maker.Block(type, i, j, out);
@@ -171,6 +227,32 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
     }
   }
   return made;
+}
+
+std::optional<RowScales> ScalesOf(const TensorSource& source,
+                                  const TensorInfo& tensor,
+                                  std::int64_t row_begin,
+                                  std::int64_t row_end,
+                                  std::int64_t col_begin,
+                                  std::int64_t col_end) {
+  INFERD_CHECK(tensor.parts != nullptr);
+  const QuantisedParts& parts = *tensor.parts;
+  const Maker maker(source, parts);
+  RowScales scales;
+  scales.group_columns = col_end - col_begin;
+  if (parts.group_size < parts.cols) {
+    if (col_begin % kRoundBlock != 0) {
+      return std::nullopt;
+    }
+    scales.group_columns = col_begin % parts.group_size == 0 ? parts.group_size : kRoundBlock;
+  }
+  for (std::int64_t i = row_begin; i < row_end; ++i) {
+    for (std::int64_t j = col_begin; j < col_end; j += scales.group_columns) {
+      scales.values.push_back(parts.layout == Layout::kPlain ? maker.RoundedScale(i)
+                                                             : maker.Scale(i, maker.GroupOf(j)));
+    }
+  }
+  return scales;
 }
 
 void DropPages(const TensorSource& source, const TensorInfo& tensor) {

@@ -23,7 +23,7 @@ def greedy(inferd, family, folder, *flags):
         server.stop()
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
 @pytest.mark.parametrize("family, layout", [("llama", ["--tp", "2"]), ("llama", ["--pp", "2"]), ("mixtral", ["--ep", "2"])])
 def test_every_layout_gives_the_tokens_of_one_rank(inferd, tmp_path, family, layout, quantization):
     flags = ["--quantization", quantization]
@@ -42,6 +42,8 @@ def weights(inferd, *flags):
 def test_the_ledger_counts_the_rounded_weights(inferd):
     plain, int8, int4 = (weights(inferd, *flags) for flags in ([], ["-q", "int8"], ["-q", "int4"]))
     assert int4 < int8 < plain
+    assert weights(inferd, "-q", "fp8") <= plain, "made BF16 for the CPU"
+    assert int4 < weights(inferd, "-q", "fp8", "--device", "cuda-emu") < int8
 
 
 @pytest.mark.parametrize("name, words", [("gptq", "not quantised"), ("fp9", "fp9")])

@@ -31,15 +31,28 @@ namespace inferd::ops::INFERD_CUDA_NAMESPACE {
 /// Rows [n, k], row-major, as `type`.
 class CudaMatrix final : public PackedMatrix {
  public:
-  CudaMatrix(DType type, std::int64_t n, std::int64_t k, Memory data)
-      : type_(type), n_(n), k_(k), data_(std::move(data)) {}
+  /// scales [n, groups of group_columns columns], or empty.
+  CudaMatrix(DType type,
+             std::int64_t n,
+             std::int64_t k,
+             Memory data,
+             Memory scales,
+             std::int64_t group_columns)
+      : type_(type),
+        n_(n),
+        k_(k),
+        data_(std::move(data)),
+        scales_(std::move(scales)),
+        group_columns_(group_columns) {}
 
   std::int64_t n() const override { return n_; }
   std::int64_t k() const override { return k_; }
   ActForm form() const override { return kActFloat; }
-  std::size_t bytes() const override { return data_.bytes(); }
+  std::size_t bytes() const override { return data_.bytes() + scales_.bytes(); }
 
   DType type() const { return type_; }
+  const Memory& scales() const { return scales_; }
+  std::int64_t group_columns() const { return group_columns_; }
   const std::byte* data() const { return data_.data(); }
   /// As the kernels take it.
   kernels::cuda::Matrix Args() const;
@@ -49,6 +62,8 @@ class CudaMatrix final : public PackedMatrix {
   std::int64_t n_;
   std::int64_t k_;
   Memory data_;
+  Memory scales_;
+  std::int64_t group_columns_;
 };
 
 class CudaDevice;
@@ -107,11 +122,13 @@ class CudaDevice final : public Device {
   bool Replay() override;
   bool EndGraph() override;
   GraphCounts graph_counts() const override { return graphs_.counts(); }
+  bool TakesScales() const override { return true; }
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                              std::span<const std::byte> rows,
                                              std::int64_t n,
                                              std::int64_t k,
-                                             std::size_t row_bytes) override;
+                                             std::size_t row_bytes,
+                                             const MatrixScales& scales) override;
   Result<EmbeddingTable> MakeTable(DType type,
                                    std::span<const std::byte> rows,
                                    std::int64_t n,
@@ -212,9 +229,14 @@ class CudaDevice final : public Device {
     std::int64_t hidden = 0;
     std::int64_t ffn = 0;
     Memory begin, source, position;
-    Memory gate, up;                                              // [pairs, ffn]
-    Memory out;                                                   // [pairs, hidden]
-    std::unordered_map<const PackedMatrix* const*, Memory> rows;  // [experts] device pointers
+    Memory gate, up;  // [pairs, ffn]
+    Memory out;       // [pairs, hidden]
+    struct List {
+      Memory rows;                  // [experts] device pointers
+      Memory scales;                // [experts, scales of a matrix]; empty: none
+      std::int64_t num_scales = 0;  // of a matrix
+    };
+    std::unordered_map<const PackedMatrix* const*, List> lists;
   };
 
   /// A copy of `ids` on the device, until the next Wait; null after an error.

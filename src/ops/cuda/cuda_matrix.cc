@@ -149,7 +149,8 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
                                                        std::span<const std::byte> rows,
                                                        std::int64_t n,
                                                        std::int64_t columns,
-                                                       std::size_t row_bytes) {
+                                                       std::size_t row_bytes,
+                                                       const MatrixScales& scales) {
   if (columns % BlockElements(type) != 0) {
     return InvalidArgument("{} columns are no multiple of the {} values of a {} block",
                            columns,
@@ -168,15 +169,30 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
           "row {} holds Inf or NaN: the weights are damaged or were converted wrongly", bad);
     }
   }
+  Memory row_scales;
+  if (!scales.values.empty()) {
+    const std::int64_t groups = (columns + scales.group_columns - 1) / scales.group_columns;
+    INFERD_CHECK(type == DType::kF8E4M3 &&
+                 scales.values.size() == static_cast<std::size_t>(n * groups));
+    const auto bad = std::find_if_not(
+        scales.values.begin(), scales.values.end(), [](float v) { return std::isfinite(v); });
+    if (bad != scales.values.end()) {
+      return InvalidArgument(
+          "row {} has Inf or NaN for a scale: the weights are damaged or were converted wrongly",
+          (bad - scales.values.begin()) / groups);
+    }
+    const auto all = std::as_bytes(scales.values);
+    INFERD_ASSIGN(row_scales, UploadRows(all, all.size(), all.size(), 1, "scales"));
+  }
   if (k::HasMatMul(type)) {
     INFERD_ASSIGN(Memory data, UploadRows(rows, row_bytes, bytes, n, "weights"));
-    return std::unique_ptr<PackedMatrix>(
-        std::make_unique<CudaMatrix>(type, n, columns, std::move(data)));
+    return std::unique_ptr<PackedMatrix>(std::make_unique<CudaMatrix>(
+        type, n, columns, std::move(data), std::move(row_scales), scales.group_columns));
   }
   const DType target = DequantisedType(type);
   INFERD_ASSIGN(Memory data, UploadAsFloat16(type, target, rows, row_bytes, n, columns));
   return std::unique_ptr<PackedMatrix>(
-      std::make_unique<CudaMatrix>(target, n, columns, std::move(data)));
+      std::make_unique<CudaMatrix>(target, n, columns, std::move(data), Memory(), 0));
 }
 
 Result<EmbeddingTable> CudaDevice::MakeTable(DType type,
@@ -203,6 +219,11 @@ k::Matrix CudaMatrix::Args() const {
   matrix.row_bytes = static_cast<std::int64_t>(RowBytes(type_, k_));
   matrix.n = n_;
   matrix.k = k_;
+  if (scales_.bytes() > 0) {
+    matrix.scales = scales_.floats();
+    matrix.scale_k = group_columns_;
+    matrix.scale_ld = (k_ + group_columns_ - 1) / group_columns_;
+  }
   return matrix;
 }
 

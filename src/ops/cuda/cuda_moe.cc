@@ -41,20 +41,35 @@ void CudaDevice::Route(const RouteTask& task) {
 }
 
 Result<> CudaDevice::ListExpertRows(std::span<const PackedMatrix* const> experts) {
+  const CudaMatrix& first = First(experts);
   std::vector<const std::byte*> rows;
   for (const PackedMatrix* expert : experts) {
     const auto& matrix = static_cast<const CudaMatrix&>(*expert);
-    if (matrix.type() != First(experts).type()) {
-      return Unimplemented("the experts of a layer are stored as {} and {}; one type is needed",
-                           DTypeName(First(experts).type()),
-                           DTypeName(matrix.type()));
+    if (matrix.type() != first.type() || matrix.scales().bytes() != first.scales().bytes() ||
+        matrix.group_columns() != first.group_columns()) {
+      return Unimplemented(
+          "the experts of a layer are stored as {} and {}, or with scales of different sizes; one "
+          "form is needed",
+          DTypeName(first.type()),
+          DTypeName(matrix.type()));
     }
     rows.push_back(matrix.data());
   }
+  Experts::List list;
   const std::size_t bytes = rows.size() * sizeof(rows[0]);
-  INFERD_ASSIGN(Memory memory, Allocate(bytes, "the list of experts"));
-  Copy(memory.data(), rows.data(), bytes);
-  experts_.rows[experts.data()] = std::move(memory);
+  INFERD_ASSIGN(list.rows, Allocate(bytes, "the list of experts"));
+  Copy(list.rows.data(), rows.data(), bytes);
+  if (const std::size_t scale_bytes = first.scales().bytes(); scale_bytes > 0) {
+    // The kernel wants the scales of all experts in one array.
+    list.num_scales = static_cast<std::int64_t>(scale_bytes / sizeof(float));
+    INFERD_ASSIGN(list.scales, Allocate(scale_bytes * experts.size(), "the experts' scales"));
+    std::byte* to = list.scales.data();
+    for (const PackedMatrix* expert : experts) {
+      Copy(to, static_cast<const CudaMatrix&>(*expert).scales().data(), scale_bytes);
+      to += scale_bytes;
+    }
+  }
+  experts_.lists[experts.data()] = std::move(list);
   return Wait();
 }
 
@@ -87,8 +102,12 @@ k::GroupedArgs CudaDevice::GroupedArgsOf(std::span<const PackedMatrix* const> ex
   k::GroupedArgs args;
   args.w = First(experts).Args();
   args.w.rows = nullptr;
-  args.expert_rows =
-      reinterpret_cast<const std::byte* const*>(experts_.rows.at(experts.data()).data());
+  const Experts::List& list = experts_.lists.at(experts.data());
+  args.expert_rows = reinterpret_cast<const std::byte* const*>(list.rows.data());
+  if (list.num_scales > 0) {
+    args.w.scales = list.scales.floats();
+    args.scale_stride = list.num_scales;
+  }
   args.experts = static_cast<int>(experts.size());
   args.expert_begin = Ints(experts_.begin);
   return args;

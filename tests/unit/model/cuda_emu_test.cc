@@ -405,8 +405,9 @@ TEST_P(QuantisedModelTest, LogitsStayNearThePlainModel) {
 
 // --quantization: rounding while loading costs what the same bits cost in files.
 TEST(RoundedModelTest, LogitsStayNearThePlainModel) {
-  for (const auto& [quantization, least, most] :
-       {std::tuple("int8", 1e-4, 0.03), std::tuple("int4", 0.03, 0.2)}) {
+  for (const auto& [quantization, least, most] : {std::tuple("int8", 1e-4, 0.03),
+                                                  std::tuple("int4", 0.03, 0.2),
+                                                  std::tuple("fp8", 1e-3, 0.1)}) {
     for (ShardSetOptions options : CpuAndTwoDevices()) {
       options.quantization = quantization;
       const auto error = ErrorAgainstPlain(DataPath("quantised/plain"), options);
@@ -414,6 +415,42 @@ TEST(RoundedModelTest, LogitsStayNearThePlainModel) {
       EXPECT_GT(*error, least) << quantization << " on " << options.device;
       EXPECT_LT(*error, most) << quantization << " on " << options.device;
     }
+  }
+}
+
+// E4M3 keeps its byte on a device that multiplies it, experts and blocks of 128 included, and is
+// BF16 on the CPU; but for that rounding the logits are the same.
+TEST(Fp8ModelTest, StaysFp8OnTheDevice) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t i = 0; i < 20; ++i) {
+    ids.push_back(3 + i * 37 % 250);
+  }
+  for (const auto& [folder, quantization] : {std::pair("quantised/fp8-tensor", ""),
+                                             std::pair("quantised/fp8-channel", ""),
+                                             std::pair("quantised/fp8-block", ""),
+                                             std::pair("mixtral", "fp8"),
+                                             std::pair("qwen2-moe", "fp8")}) {
+    std::vector<std::vector<float>> logits;
+    std::vector<std::int64_t> bytes;
+    for (const std::string& device : {std::string("cpu"), TestDevice()}) {
+      ShardSetOptions options;
+      options.device = device;
+      options.quantization = quantization;
+      auto set = ShardSet::Make(DataPath(folder), options);
+      ASSERT_TRUE(set.ok()) << set.error().message();
+      auto run = (*set)->Run({ids}, InChunks({ids}, 20));
+      ASSERT_TRUE(run.ok()) << run.error().message();
+      logits.push_back((*run)[0]);
+      bytes.push_back((*set)->weight_bytes());
+    }
+    double size = 0, error = 0;
+    for (std::size_t i = 0; i < logits[0].size(); ++i) {
+      const double difference = static_cast<double>(logits[1][i]) - logits[0][i];
+      size += static_cast<double>(logits[0][i]) * logits[0][i];
+      error += difference * difference;
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.02) << folder;
+    EXPECT_LT(bytes[1], bytes[0] * 9 / 10) << folder;
   }
 }
 

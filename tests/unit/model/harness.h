@@ -63,6 +63,8 @@ class ShardSet {
   Result<std::vector<std::vector<float>>> Run(
       const std::vector<std::vector<std::int32_t>>& sequences, const Schedule& schedule);
   const spec::ModelSpec& model() const { return model_->spec; }
+  /// Of all ranks, as their devices hold them.
+  std::int64_t weight_bytes() const;
   const std::vector<spec::ShardPlan>& plans() const { return plans_; }
 
  private:

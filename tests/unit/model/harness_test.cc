@@ -153,7 +153,8 @@ constexpr std::int64_t kMaxTokens = 256;
 Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
                                                  const ShardSetOptions& options) {
   auto set = std::make_unique<ShardSet>();
-  INFERD_ASSIGN(store::Model model, store::OpenModel(path, options.quantization));
+  INFERD_ASSIGN(store::Model model,
+                store::OpenModel(path, options.quantization, options.device.starts_with("cuda")));
   set->model_ = std::make_unique<store::Model>(std::move(model));
   const spec::ModelSpec& spec = set->model_->spec;
   INFERD_ASSIGN(set->plans_, spec::PlanShards(spec, options.parallel, set->model_->cut));
@@ -179,6 +180,14 @@ Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
     return set->shards_[rank]->Join(set->comms_[rank].tp.get(), set->comms_[rank].ep.get());
   }));
   return set;
+}
+
+std::int64_t ShardSet::weight_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& shard : shards_) {
+    bytes += shard->weight_bytes();
+  }
+  return bytes;
 }
 
 Result<std::vector<std::vector<float>>> ShardSet::Run(

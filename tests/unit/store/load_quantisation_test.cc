@@ -116,7 +116,7 @@ TEST(LoadQuantisation, RoundsProjectionsAndNothingElse) {
          {Slot::kQ, Slot::kK, Slot::kV, Slot::kO, Slot::kGate, Slot::kUp, Slot::kDown}) {
       const WeightRef* ref = model->weights.Find(slot, 0);
       EXPECT_EQ(ref->dtype(), type) << SlotName(slot);
-      const auto rows = MakeRows(model->tensors, *ref->tensor, 1, 2, 32, 64);
+      const auto rows = MakeRows(model->tensors, *ref->tensor, type, 1, 2, 32, 64);
       const Block block = Decode(type, rows.data());
       const TensorInfo& stored = *plain->weights.Find(slot, 0)->tensor;
       const RoundedValues wanted =
@@ -130,6 +130,78 @@ TEST(LoadQuantisation, RoundsProjectionsAndNothingElse) {
     }
     EXPECT_EQ(model->weights.Find(Slot::kAttnNorm, 0)->dtype(),
               plain->weights.Find(Slot::kAttnNorm, 0)->dtype());
+  }
+}
+
+TEST(LoadQuantisation, E4M3TakesTheNearestCode) {
+  for (int code = 0; code < 256; ++code) {
+    if ((code & 0x7f) != 0x7f) {
+      const auto bits = static_cast<std::uint8_t>(code);
+      EXPECT_EQ(RoundToF8(F8ToFloat(bits)), bits);
+    }
+  }
+  EXPECT_EQ(RoundToF8(17.0F), RoundToF8(16.0F)) << "a tie goes to the even code";
+  EXPECT_EQ(RoundToF8(19.0F), RoundToF8(20.0F));
+  EXPECT_EQ(RoundToF8(0x1p-10F), 0) << "half of the least";
+  EXPECT_EQ(RoundToF8(0x1.8p-10F), 1);
+  EXPECT_EQ(RoundToF8(-1e9F), RoundToF8(-448.0F));
+  EXPECT_TRUE(std::isnan(F8ToFloat(RoundToF8(NAN))));
+}
+
+// A scale per output, of all its inputs: the same in any cut.
+TEST(LoadQuantisation, Fp8StaysWhereTheDeviceTakesItAndIsBf16ElseWhere) {
+  const auto plain = OpenModel(Folder("plain"));
+  const auto kept = OpenModel(Folder("plain"), "fp8", true);
+  const auto made = OpenModel(Folder("plain"), "fp8", false);
+  ASSERT_TRUE(plain.ok() && kept.ok() && made.ok());
+  for (const Slot slot : {Slot::kQ, Slot::kO, Slot::kGate, Slot::kDown}) {
+    const TensorInfo& stored = *plain->weights.Find(slot, 0)->tensor;
+    const TensorInfo& codes = *kept->weights.Find(slot, 0)->tensor;
+    const TensorInfo& floats = *made->weights.Find(slot, 0)->tensor;
+    ASSERT_EQ(codes.dtype, DType::kF8E4M3) << SlotName(slot);
+    ASSERT_EQ(floats.dtype, DType::kBF16) << SlotName(slot);
+    EXPECT_EQ(2 * codes.bytes, floats.bytes);
+    const auto scales = ScalesOf(kept->tensors, codes, 3, 4, 32, 64);
+    ASSERT_TRUE(scales && scales->values.size() == 1);
+    EXPECT_EQ(scales->values, ScalesOf(kept->tensors, codes, 3, 4, 0, stored.cols())->values);
+    EXPECT_EQ(scales->group_columns, 32);
+    const auto row = MakeRows(kept->tensors, codes, DType::kF8E4M3, 3, 4, 32, 64);
+    const auto bf16 = MakeRows(made->tensors, floats, DType::kBF16, 3, 4, 32, 64);
+    const RoundedValues wanted =
+        PlainBlock(stored.dtype, plain->tensors.Data(stored).data(), 3 * stored.cols() + 32);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const float value = F8ToFloat(static_cast<std::uint8_t>(row[i])) * scales->values[0];
+      EXPECT_NEAR(value, wanted[i], std::abs(wanted[i]) / 16 + scales->values[0] / 1024);
+      EXPECT_EQ(PlainToFloat(DType::kBF16, bf16.data() + 2 * i), Bf16ToFloat(FloatToBf16(value)));
+    }
+  }
+  EXPECT_EQ(kept->spec.weight_dtype, DType::kF8E4M3);
+}
+
+TEST(LoadQuantisation, Fp8OfFilesStaysToo) {
+  for (const char* folder : {"fp8-tensor", "fp8-channel", "fp8-block"}) {
+    const auto kept = OpenModel(Folder(folder), "", true);
+    const auto made = OpenModel(Folder(folder));
+    ASSERT_TRUE(kept.ok() && made.ok());
+    const TensorInfo& codes = *kept->weights.Find(Slot::kDown, 0)->tensor;
+    const TensorInfo& floats = *made->weights.Find(Slot::kDown, 0)->tensor;
+    ASSERT_EQ(codes.dtype, DType::kF8E4M3) << folder;
+    ASSERT_EQ(floats.dtype, DType::kBF16) << folder;
+    const std::int64_t k = codes.cols();
+    const auto scales = ScalesOf(kept->tensors, codes, 0, 2, 0, k);
+    ASSERT_TRUE(scales);
+    const std::int64_t groups = (k + scales->group_columns - 1) / scales->group_columns;
+    ASSERT_EQ(scales->values.size(), static_cast<std::size_t>(2 * groups));
+    const auto row = MakeRows(kept->tensors, codes, DType::kF8E4M3, 1, 2, 0, k);
+    const auto bf16 = MakeRows(made->tensors, floats, DType::kBF16, 1, 2, 0, k);
+    for (std::int64_t j = 0; j < k; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      const float value =
+          F8ToFloat(static_cast<std::uint8_t>(row[at])) *
+          scales->values[static_cast<std::size_t>(groups + j / scales->group_columns)];
+      EXPECT_EQ(PlainToFloat(DType::kBF16, bf16.data() + 2 * at), Bf16ToFloat(FloatToBf16(value)))
+          << folder;
+    }
   }
 }
 
@@ -156,8 +228,9 @@ TEST(LoadQuantisation, NamesOfFormatsMustBeTheFiles) {
     return model.ok() ? std::string() : model.error().message();
   };
   EXPECT_NE(refusal("awq", "gptq").find("of the format awq"), std::string::npos);
-  EXPECT_NE(refusal("plain", "fp8").find("are not quantised"), std::string::npos);
-  EXPECT_NE(refusal("plain", "bitsandbytes").find("give int8 or int4"), std::string::npos);
+  EXPECT_NE(refusal("plain", "gptq").find("are not quantised"), std::string::npos);
+  EXPECT_NE(refusal("awq", "fp8").find("of the format awq"), std::string::npos);
+  EXPECT_NE(refusal("plain", "bitsandbytes").find("give fp8, int8 or int4"), std::string::npos);
   EXPECT_NE(refusal("awq", "int8").find("no projection"), std::string::npos);
 }
 

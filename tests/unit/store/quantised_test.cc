@@ -118,7 +118,7 @@ TEST_P(QuantisedTest, ValuesAreThoseFromBeforePacking) {
     const auto wanted = expected.Floats(name);
     ASSERT_EQ(static_cast<std::int64_t>(wanted.size()), tensor->rows() / 4 * cols);
     for (std::int64_t row = 0; row < tensor->rows(); row += 4) {
-      const auto made = MakeRows(model->tensors, *tensor, row, row + 1, 0, cols);
+      const auto made = MakeRows(model->tensors, *tensor, tensor->dtype, row, row + 1, 0, cols);
       const std::vector<float> values = Decode(tensor->dtype, made);
       ASSERT_EQ(static_cast<std::int64_t>(values.size()), cols);
       for (std::int64_t j = 0; j < cols; ++j) {
@@ -139,10 +139,10 @@ TEST_P(QuantisedTest, AnyCutGivesTheSameBytes) {
   ASSERT_TRUE(model.ok());
   const TensorInfo* tensor = model->tensors.Find("model.layers.0.mlp.down_proj.weight");
   ASSERT_NE(tensor, nullptr);
-  const auto whole = MakeRows(model->tensors, *tensor, 0, 8, 0, 192);
+  const auto whole = MakeRows(model->tensors, *tensor, tensor->dtype, 0, 8, 0, 192);
   const std::size_t row_bytes = whole.size() / 8;
-  const auto left = MakeRows(model->tensors, *tensor, 5, 6, 0, 64);
-  const auto right = MakeRows(model->tensors, *tensor, 5, 6, 64, 192);
+  const auto left = MakeRows(model->tensors, *tensor, tensor->dtype, 5, 6, 0, 64);
+  const auto right = MakeRows(model->tensors, *tensor, tensor->dtype, 5, 6, 64, 192);
   std::vector<std::byte> joined = left;
   joined.insert(joined.end(), right.begin(), right.end());
   EXPECT_TRUE(std::equal(joined.begin(), joined.end(), whole.begin() + 5 * row_bytes));
