@@ -52,6 +52,14 @@ bench() {
   grep -h '^{' "$out/$name.log" > "$out/$name.jsonl" 2>/dev/null || true
 }
 
+# A device's speed on a model's shape, without files.
+shape() {
+  local name="$1" limit="$2"
+  shift 2
+  step "$name" "$limit" "$build/tests/gpu/shape_bench" "$@" --device "$device"
+  grep -h '^{' "$out/$name.log" > "$out/$name.jsonl" 2>/dev/null || true
+}
+
 if [ "$dry" = 0 ]; then
   step device 20 nvidia-smi -q
   step topology 20 nvidia-smi topo -m
@@ -59,7 +67,15 @@ fi
 step doctor 20 "$build/inferd" doctor
 # Correctness before speed: the kernels against their references, then the decoder against transformers.
 step kernels 120 "$build/tests/kernels_cuda/test_kernels_cuda"
-INFERD_TEST_DEVICE="$device" step decoder 150 "$build/src/test_model" --gtest_filter='*CudaEmu*:*QuantisedModel*:NcclAlone*'
+INFERD_TEST_DEVICE="$device" step decoder 150 "$build/src/test_model" \
+  --gtest_filter='*CudaEmu*:*QuantisedModel*:*CudaGraphs*:*DeviceSampling*:*BatchInvariance*:*Fp8Model*:NcclAlone*'
+# The shape of an 8B model with random weights, made here: decode of 1 to 256 streams and prefill, BF16 and FP8.
+if [ "$dry" = 0 ]; then
+  shape shape_8b 150 --shape 8b
+  shape shape_8b_eager 60 --shape 8b --weights bf16 --streams 1,16 --prefill 2048 --enforce-eager
+else
+  shape shape_tiny 60 --shape tiny --streams 1,3 --context 40 --steps 4 --prefill 70
+fi
 bench engine_dense 60 tests/data/llama --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
 bench engine_experts 60 tests/data/mixtral --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
 bench engine_int4 60 tests/data/quantised/gptq --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
