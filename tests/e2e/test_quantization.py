@@ -43,7 +43,7 @@ def test_the_ledger_counts_the_rounded_weights(inferd):
     plain, int8, int4 = (weights(inferd, *flags) for flags in ([], ["-q", "int8"], ["-q", "int4"]))
     assert int4 < int8 < plain
     assert weights(inferd, "-q", "fp8") <= plain, "made BF16 for the CPU"
-    assert int4 < weights(inferd, "-q", "fp8", "--device", "cuda-emu") < int8
+    assert weights(inferd, "-q", "fp8", "--device", "cuda-emu") < plain
 
 
 @pytest.mark.parametrize("name, words", [("gptq", "not quantised"), ("fp9", "fp9")])
