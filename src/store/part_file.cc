@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -25,15 +26,32 @@ Error FromErrno(std::string_view what, const std::string& path) {
                                             : Unavailable("{} {}: {}", what, path, why);
 }
 
-// "BEGIN END", as Record writes them.
-bool ParseRange(std::string_view line, ByteRange* range) {
+// Nobody checks what is in place, and a record may outlive a power cut that the bytes did not: each
+// of its lines counts only in the boot that wrote it. Empty where the system does not tell.
+std::string BootOf(PartPlace place) {
+  if (place != PartPlace::kInPlace) {
+    return "";
+  }
+  const base::UniqueFd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  std::array<char, 64> id{};  // a UUID and a newline; /proc tells no size
+  const ssize_t got = file.valid() ? ::read(file.get(), id.data(), id.size()) : 0;
+  const std::string_view text(id.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+// "BEGIN END" or "BEGIN END BOOT", as Record writes them.
+bool ParseRange(std::string_view line, ByteRange* range, std::string_view* boot) {
   const char* const end = line.data() + line.size();
   const auto begin = std::from_chars(line.data(), end, range->begin);
   if (begin.ec != std::errc() || begin.ptr == end || *begin.ptr != ' ') {
     return false;
   }
   const auto last = std::from_chars(begin.ptr + 1, end, range->end);
-  return last.ec == std::errc() && last.ptr == end;
+  if (last.ec != std::errc() || (last.ptr != end && *last.ptr != ' ')) {
+    return false;
+  }
+  *boot = last.ptr == end ? std::string_view() : std::string_view(last.ptr + 1, end);
+  return true;
 }
 
 }  // namespace
@@ -43,7 +61,7 @@ Result<std::unique_ptr<PartFile>> PartFile::Open(const std::string& path,
                                                  std::string_view tag,
                                                  PartPlace place) {
   std::string header = fmt::format("{} {}\n", size, tag);
-  std::unique_ptr<PartFile> part(new PartFile(path, size, std::move(header), place));
+  std::unique_ptr<PartFile> part(new PartFile(path, size, std::move(header), place, BootOf(place)));
   part->file_.Reset(::open(part->PartName().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!part->file_.valid()) {
     return FromErrno("cannot open", part->PartName());
@@ -71,10 +89,13 @@ bool PartFile::ReadRecord() {
   std::string_view rest = std::string_view(*text).substr(head_.size());
   for (auto end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
     ByteRange range;
-    if (!ParseRange(rest.substr(0, end), &range) || range.begin < 0 || range.end > size_) {
+    std::string_view boot;
+    if (!ParseRange(rest.substr(0, end), &range, &boot) || range.begin < 0 || range.end > size_) {
       return false;
     }
-    there_.Add(range);
+    if (place_ == PartPlace::kBeside ? boot.empty() : !boot.empty() && boot == boot_) {
+      there_.Add(range);
+    }
     rest.remove_prefix(end + 1);
   }
   // What is left is a line that was not written to its end.
@@ -132,7 +153,8 @@ Result<> PartFile::Record(ByteRange range) {
   if (range.size() <= 0) {
     return {};
   }
-  const std::string line = fmt::format("{} {}\n", range.begin, range.end);
+  const std::string line =
+      fmt::format("{} {}{}{}\n", range.begin, range.end, boot_.empty() ? "" : " ", boot_);
   {
     const std::lock_guard lock(mutex_);
     if (::write(record_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {

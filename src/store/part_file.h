@@ -42,7 +42,8 @@ class PartFile {
 
   /// Writes bytes at `offset`; they count only when they are recorded.
   Result<> Write(std::int64_t offset, std::string_view data);
-  /// From now on these bytes are there, also for the next run.
+  /// From now on these bytes are there, also for the next run; in place, where no checksum would
+  /// find what a power cut has taken, for runs of the same boot of the machine only.
   Result<> Record(ByteRange range);
   Result<> Read(std::int64_t offset, std::span<std::byte> buffer) const;
   /// Waits until bytes from `begin` on are there without a gap, and returns their end; `begin`
@@ -57,11 +58,13 @@ class PartFile {
   Result<> Clear();
 
  private:
-  PartFile(std::string path, std::int64_t size, std::string head, PartPlace place)
+  PartFile(std::string path, std::int64_t size, std::string head, PartPlace place, std::string boot)
       : path_(std::move(path)),
         part_name_(path_ + (place == PartPlace::kBeside ? ".part" : "")),
         size_(size),
-        head_(std::move(head)) {}
+        head_(std::move(head)),
+        place_(place),
+        boot_(std::move(boot)) {}
   const std::string& PartName() const { return part_name_; }
   std::string RecordName() const { return part_name_ + ".ranges"; }
   /// False if there is no record of this size and tag.
@@ -72,6 +75,8 @@ class PartFile {
   const std::string part_name_;
   const std::int64_t size_;
   const std::string head_;  // the record's first line
+  const PartPlace place_;
+  const std::string boot_;  // at the end of the record's lines; empty: not known, or not needed
   base::UniqueFd file_;
   base::UniqueFd record_;
   mutable std::mutex mutex_;  // guards what follows

@@ -125,6 +125,24 @@ TEST_F(PartFileTest, WhatFollowsABrokenLineIsKept) {
   EXPECT_EQ(Open(10, "x")->have(), 7);
 }
 
+// After a power cut the record may be there and the bytes not.
+TEST_F(PartFileTest, InPlaceOnlyThisBootCounts) {
+  const auto open = [&] {
+    return *PartFile::Open(dir_.path() + "/f", 10, "x", PartPlace::kInPlace);
+  };
+  ASSERT_TRUE(open()->Write(0, "abcde").ok());
+  ASSERT_TRUE(open()->Record({0, 5}).ok());
+  EXPECT_EQ(open()->have(), 5);
+  dir_.Write("f.ranges", "10 x\n0 5 another-boot\n5 6\n");
+  EXPECT_EQ(open()->have(), 0);
+  // What others may have mapped stays, and so does what they have recorded.
+  EXPECT_EQ(*base::ReadFile(dir_.path() + "/f", 100), std::string("abcde\0\0\0\0\0", 10));
+  ASSERT_TRUE(open()->Record({2, 4}).ok());
+  EXPECT_THAT(open()->Missing(), ElementsAre(ByteRange{0, 2}, ByteRange{4, 10}));
+  EXPECT_THAT(*base::ReadFile(dir_.path() + "/f.ranges", 200),
+              testing::HasSubstr("another-boot\n"));
+}
+
 TEST_F(PartFileTest, AReaderFollowsTheWriters) {
   const auto part = Open(10, "x");
   std::int64_t end = 0;
