@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <expected>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -46,19 +47,20 @@ std::optional<fs::path> EntryOf(const std::string& path) {
 
 std::string LeaseOf(const fs::path& entry) { return entry.string() + std::string(kLease); }
 
-// On a lease that has not been removed meanwhile. Invalid when somebody else has it.
-base::UniqueFd LockLease(const fs::path& entry, int kind) {
+// On a lease that has not been removed meanwhile. Else the errno: EWOULDBLOCK when somebody else
+// has it.
+std::expected<base::UniqueFd, int> LockLease(const fs::path& entry, int kind) {
   for (int attempt = 0; attempt < kLeaseAttempts; ++attempt) {
     base::UniqueFd fd(::open(LeaseOf(entry).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     struct stat info {};
     if (!fd.valid() || ::flock(fd.get(), kind | LOCK_NB) != 0) {
-      return {};
+      return std::unexpected(errno);
     }
     if (::fstat(fd.get(), &info) == 0 && info.st_nlink > 0) {
       return fd;
     }
   }
-  return {};
+  return std::unexpected(EWOULDBLOCK);
 }
 
 std::int64_t BytesOnDisk(const fs::path& path) {
@@ -103,8 +105,8 @@ void AddEntry(const fs::path& path, std::vector<CacheEntry>* entries) {
 
 // False if somebody uses it.
 bool Remove(const CacheEntry& entry) {
-  const base::UniqueFd lease = LockLease(entry.path, LOCK_EX);
-  if (!lease.valid()) {
+  const auto lease = LockLease(entry.path, LOCK_EX);
+  if (!lease) {
     return false;
   }
   std::error_code error;
@@ -168,16 +170,26 @@ Result<> HoldModel(const std::string& path) {
   if (!entry || !fs::exists(entry->parent_path(), error)) {
     return {};
   }
-  base::UniqueFd lease = LockLease(*entry, LOCK_SH);
-  if (!lease.valid()) {
-    if (errno == EROFS || errno == EACCES) {
-      return {};  // nobody removes anything from a cache that cannot be written
+  auto lease = LockLease(*entry, LOCK_SH);
+  if (!lease) {
+    if (lease.error() == EWOULDBLOCK) {
+      return Unavailable("{} is just being removed from the cache; start again", path);
     }
-    return Unavailable("{} is just being removed from the cache; start again", path);
+    // Nobody removes anything from a cache that cannot be written.
+    if (lease.error() != EROFS && lease.error() != EACCES) {
+      log::Warning(
+          "store",
+          "cannot lock {}: {}; a server with --model-cache-bytes may remove {} while it is "
+          "in use",
+          LeaseOf(*entry),
+          std::strerror(lease.error()),
+          path);
+    }
+    return {};
   }
-  ::futimens(lease.get(), nullptr);
+  ::futimens(lease->get(), nullptr);
   const std::lock_guard lock(mutex);
-  held.push_back(std::move(lease));
+  held.push_back(*std::move(lease));
   return {};
 }
 

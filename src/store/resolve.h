@@ -31,7 +31,8 @@ Result<std::string> ResolveModel(const std::string& name_or_path);
 bool IsStoreName(std::string_view name);
 
 /// This process uses the model at `path` until it ends: the cache does not remove it. Nothing for
-/// paths outside the cache. Unavailable when it is being removed at this moment.
+/// paths outside the cache. Unavailable when it is being removed at this moment; a lease that
+/// cannot be made is a warning.
 Result<> HoldModel(const std::string& path);
 
 /// Where Fetch puts things: CacheDir()/models.

@@ -118,6 +118,10 @@ TEST_F(ModelCacheTest, WhatIsBeingRemovedCannotBeUsed) {
   const base::UniqueFd remover(::open((path + ".lease").c_str(), O_RDWR | O_CREAT, 0644));
   ASSERT_EQ(::flock(remover.get(), LOCK_EX), 0);
   EXPECT_EQ(HoldModel(path).error().code(), Code::kUnavailable);
+  // Somebody else has it is the only reason to refuse.
+  const std::string other = Add("b.gguf");
+  std::filesystem::create_directory(other + ".lease");
+  EXPECT_TRUE(HoldModel(other).ok());
   // Not of the cache: nothing to hold.
   EXPECT_TRUE(HoldModel("/etc/hostname").ok());
   EXPECT_TRUE(HoldModel(ModelCacheDir() + "/../x").ok());
