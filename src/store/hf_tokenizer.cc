@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "store/json_util.h"
+#include "store/list_folder.h"
 
 #include <algorithm>
 #include <charconv>
@@ -121,10 +122,9 @@ Result<> ReadTemplates(const fs::path& folder, TokenizerFiles* files) {
     }
   }
   std::vector<fs::path> named;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", ignored)) {
-    if (entry.path().extension() == ".jinja") {
-      named.push_back(entry.path());
+  for (const fs::path& path : ListFolder(folder / "additional_chat_templates")) {
+    if (path.extension() == ".jinja") {
+      named.push_back(path);
     }
   }
   std::ranges::sort(named);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "store/list_folder.h"
 #include "store/resolve.h"
 
 #include <fcntl.h>
@@ -72,8 +73,9 @@ std::int64_t BytesOnDisk(const fs::path& path) {
     bytes += static_cast<std::int64_t>(info.st_blocks) * kBlock;
   }
   if (fs::is_directory(fs::symlink_status(path, error))) {
-    for (const auto& below : fs::recursive_directory_iterator(path, error)) {
-      if (::lstat(below.path().c_str(), &info) == 0) {
+    fs::recursive_directory_iterator at(path, fs::directory_options::skip_permission_denied, error);
+    for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+      if (::lstat(at->path().c_str(), &info) == 0) {
         bytes += static_cast<std::int64_t>(info.st_blocks) * kBlock;
       }
     }
@@ -145,16 +147,15 @@ Result<FileLock> FileLock::Exclusive(const std::string& path,
 
 std::vector<CacheEntry> ListCache() {
   std::vector<CacheEntry> entries;
-  std::error_code error;
   const fs::path root = ModelCacheDir();
-  for (const auto& entry : fs::directory_iterator(root, error)) {
-    AddEntry(entry.path(), &entries);
+  for (const fs::path& entry : ListFolder(root)) {
+    AddEntry(entry, &entries);
   }
-  for (const auto& name : fs::directory_iterator(root / kObjectStores, error)) {
-    for (const auto& version : fs::directory_iterator(name.path(), error)) {
+  for (const fs::path& name : ListFolder(root / kObjectStores)) {
+    for (const fs::path& version : ListFolder(name)) {
       std::error_code ignored;
-      if (version.is_directory(ignored)) {
-        AddEntry(version.path(), &entries);
+      if (fs::is_directory(version, ignored)) {
+        AddEntry(version, &entries);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include "store/gguf_file.h"
 #include "store/hf_config.h"
 #include "store/hf_tokenizer.h"
+#include "store/list_folder.h"
 #include "store/load_quantisation.h"
 #include "store/model.h"
 #include "store/quantised.h"
@@ -145,9 +146,8 @@ std::vector<std::string> GgufModelsIn(const fs::path& folder) {
   static const std::regex kLaterPart(R"(.*-(\d{5})-of-\d{5}\.gguf)");
   std::vector<std::string> models;
   std::vector<std::string> parts;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& path : ListFolder(folder)) {
+    const std::string name = path.filename().string();
     std::smatch match;
     if (!name.ends_with(".gguf") || name.starts_with("mmproj")) {
       continue;
@@ -172,8 +172,8 @@ Result<Model> OpenFolder(const std::string& folder, const Quantization& quantiza
   const std::vector<std::string> gguf = GgufModelsIn(folder);
   if (fs::exists(fs::path(folder) / "config.json", ignored)) {
     bool safetensors = false;
-    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-      const std::string name = entry.path().filename().string();
+    for (const fs::path& path : ListFolder(folder)) {
+      const std::string name = path.filename().string();
       safetensors = safetensors || name.ends_with(".safetensors") ||
                     name.ends_with(".safetensors.index.json");
     }

@@ -4,6 +4,7 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "store/json_util.h"
+#include "store/list_folder.h"
 
 #include <algorithm>
 #include <array>
@@ -231,9 +232,8 @@ Result<Shards> FindNumbered(const fs::path& folder) {
   static const std::regex kPattern(R"((.*)-(\d{5})-of-(\d{5})\.safetensors)");
   std::map<std::pair<std::string, int>, std::set<int>> sets;
   std::vector<std::string> others;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& path : ListFolder(folder)) {
+    const std::string name = path.filename().string();
     std::smatch match;
     if (std::regex_match(name, match, kPattern)) {
       sets[{match[1], std::stoi(match[3])}].insert(std::stoi(match[2]));
