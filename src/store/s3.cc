@@ -14,6 +14,7 @@ namespace inferd::store {
 namespace {
 
 constexpr std::size_t kMaxObjects = 10'000;
+constexpr int kMaxPages = 1000;  // a page may be empty
 constexpr std::size_t kMaxPageBytes = 8U << 20U;
 // sha256 of nothing: what a request without a body is signed with.
 constexpr std::string_view kEmptyBody =
@@ -242,7 +243,12 @@ Result<std::vector<S3Object>> S3Client::List(HttpConnection* connection,
                                              const std::string& prefix) const {
   std::vector<S3Object> objects;
   std::string next;
+  int pages = 0;
   do {
+    if (++pages > kMaxPages) {
+      return ResourceExhausted(
+          "the listing of {} has more than {} pages", location_.Url(prefix), kMaxPages);
+    }
     const std::string token =
         next.empty() ? "" : "continuation-token=" + UrlEscaped(next, "") + "&";
     std::string body;

@@ -82,7 +82,8 @@ class S3Client {
   const S3Settings& settings() const { return settings_; }
   bool Alive() const { return !alive_ || alive_(); }
 
-  /// Objects whose keys begin with `prefix`, at most 10,000.
+  /// Objects whose keys begin with `prefix`, at most 10,000 on at most 1,000 pages; else
+  /// ResourceExhausted.
   Result<std::vector<S3Object>> List(HttpConnection* connection, const std::string& prefix) const;
   /// The headers of an object. `query` is escaped and in order.
   Result<HttpAnswer> Head(HttpConnection* connection,

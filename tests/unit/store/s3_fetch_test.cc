@@ -291,6 +291,24 @@ TEST_F(S3FetchTest, ListsPageByPage) {
   EXPECT_THAT(Fetch("s3://models/p", options_).error().message(), HasSubstr("does not end"));
 }
 
+TEST_F(S3FetchTest, RefusesAListingWithoutEnd) {
+  const auto page = [](int next) {
+    return "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>" +
+           std::to_string(next) + "</NextContinuationToken></ListBucketResult>";
+  };
+  store_.Serve("/models?list-type=2&prefix=p%2F", page(1));
+  for (int i = 1; i < 1000; ++i) {
+    store_.Serve("/models?continuation-token=" + std::to_string(i) + "&list-type=2&prefix=p%2F",
+                 page(i + 1));
+  }
+  const auto result = Fetch("s3://models/p", options_);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code(), Code::kResourceExhausted);
+  EXPECT_THAT(result.error().message(),
+              AllOf(HasSubstr("s3://models/p/"), HasSubstr("more than 1000 pages")));
+  EXPECT_EQ(store_.Requests().size(), 1000U);
+}
+
 TEST_F(S3FetchTest, RefusesAStoreWithoutRanges) {
   ServeTiny();
   store_.IgnoreRanges();
