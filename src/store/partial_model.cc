@@ -222,8 +222,10 @@ Result<PartialModel> PartialModel::Open(const std::string& shared_name,
   partial.files_ = std::make_unique<Files>(
       S3Client(place.settings, place.location, {}, nullptr), folder, place.folder + "/lock", alive);
   Files& files = *partial.files_;
+  // On this thread only; the threads that read are stopped by ReadRanges.
+  const S3Client asking(place.settings, place.location, {}, alive);
   HttpConnection connection;
-  INFERD_ASSIGN(const auto objects, files.client.List(&connection, PrefixOf(place.location)));
+  INFERD_ASSIGN(const auto objects, asking.List(&connection, PrefixOf(place.location)));
   INFERD_ASSIGN(files.files, ChooseS3Files(place.location, objects));
   if (const std::string version = VersionOf(files.files); version != shared->version) {
     return Aborted(

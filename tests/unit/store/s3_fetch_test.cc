@@ -381,6 +381,18 @@ TEST_F(S3FetchTest, AnotherHostReadsWhatItNeeds) {
   EXPECT_EQ(Gets().size(), opened + 1);
 }
 
+// The leader takes a rank that says nothing for dead.
+TEST_F(S3FetchTest, AnotherHostIsAliveWhileItLists) {
+  ServeTiny();
+  const std::string name = SharedName("s3://models/tiny", *Fetch("s3://models/tiny", options_));
+  TempDir other;
+  const SetEnvironment cache("INFERD_CACHE", other.path());
+  store_.FailNext({{.drop_after = 10, .stall = true}});
+  const auto partial = PartialModel::Open(name, "", [] { return false; });
+  ASSERT_FALSE(partial.ok());
+  EXPECT_EQ(partial.error().code(), Code::kCancelled);
+}
+
 TEST_F(S3FetchTest, AnotherHostRefusesAnotherVersion) {
   ServeTiny();
   const std::string name = SharedName("s3://models/tiny", *Fetch("s3://models/tiny", options_));
