@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cctype>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -189,6 +190,22 @@ S3Patience PatienceOf(const FetchOptions& options) {
   return patience;
 }
 
+/// Two keys that become one file would be written over each other.
+Result<std::vector<S3File>> Distinct(const S3Location& location, std::vector<S3File> files) {
+  std::map<std::string_view, const S3File*> by_name;
+  for (const S3File& file : files) {
+    const auto [other, added] = by_name.emplace(file.name, &file);
+    if (!added) {
+      return InvalidArgument("{}: the objects {} and {} would both be the file {}",
+                             location.Url(),
+                             other->second->object.key,
+                             file.object.key,
+                             file.name);
+    }
+  }
+  return files;
+}
+
 }  // namespace
 
 std::string ModelIn(const std::string& folder, const S3Location& location) {
@@ -233,7 +250,7 @@ Result<std::vector<S3File>> ChooseS3Files(const S3Location& location,
         files.push_back({object, name});
       }
     }
-    return found ? Result<std::vector<S3File>>(std::move(files))
+    return found ? Distinct(location, std::move(files))
                  : NotFound("{}: no such object", location.Url());
   }
   const std::string folder = location.key.empty() ? "" : location.key + "/";
@@ -252,7 +269,7 @@ Result<std::vector<S3File>> ChooseS3Files(const S3Location& location,
     const auto object = std::ranges::find(objects, folder + file.name, &S3Object::key);
     files.push_back({*object, file.name});
   }
-  return files;
+  return Distinct(location, std::move(files));
 }
 
 Result<std::string> ResolveS3(std::string_view name) {

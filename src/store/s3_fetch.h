@@ -25,7 +25,7 @@ struct S3File {
 
 /// Of all objects that the store lists under the location's key: the GGUF file of that very key
 /// with its further parts, or what a model needs of the folder of that name. NotFound when there is
-/// none.
+/// none, InvalidArgument when two would be one file. Names stay below the folder they are put in.
 Result<std::vector<S3File>> ChooseS3Files(const S3Location& location,
                                           const std::vector<S3Object>& objects);
 

@@ -7,6 +7,8 @@
 #include "store/xml.h"
 #include "target.h"
 
+#include <filesystem>
+#include <set>
 #include <string>
 
 namespace inferd::fuzz {
@@ -33,8 +35,12 @@ void Look(std::string_view input) {
   }
   for (const char* name : {"s3://bucket", "s3://bucket/a", "s3://bucket/a.gguf"}) {
     const auto files = store::ChooseS3Files(*store::ParseS3Location(name), page->objects);
+    std::set<std::string> paths;
     for (const store::S3File& file : files.ok() ? *files : std::vector<store::S3File>()) {
-      INFERD_CHECK(file.name.find("..") != 0 && file.name.front() != '/');
+      const std::filesystem::path path = std::filesystem::path("/folder") / file.name;
+      INFERD_CHECK(path.lexically_normal().string().starts_with("/folder/"));
+      INFERD_CHECK(path.has_filename());
+      INFERD_CHECK(paths.insert(path.lexically_normal().string()).second);
     }
   }
 }

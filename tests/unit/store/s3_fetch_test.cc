@@ -126,6 +126,18 @@ TEST_F(S3FetchTest, FetchesAFileAndItsFurtherParts) {
   EXPECT_EQ(files->size(), 2U);
 }
 
+TEST(ChooseS3Files, RefusesWhatABucketShouldNotName) {
+  const S3Location part = *ParseS3Location("s3://models/a/m-00001-of-x/e.gguf");
+  const auto equal =
+      ChooseS3Files(part, {{"a/m-00001-of-x/e.gguf", 1, ""}, {"a/m-00002-of-x/e.gguf", 1, ""}});
+  ASSERT_FALSE(equal.ok());
+  EXPECT_THAT(equal.error().message(),
+              AllOf(HasSubstr("a/m-00001-of-x/e.gguf"), HasSubstr("a/m-00002-of-x/e.gguf")));
+  const S3Location folder = *ParseS3Location("s3://models/a");
+  EXPECT_EQ(ChooseS3Files(folder, {{"a/m.gguf", 1, ""}, {"a/m.gguf", 1, ""}}).ok(), false);
+  EXPECT_EQ(ChooseS3Files(folder, {{"a//m.gguf", 1, ""}}).error().code(), Code::kNotFound);
+}
+
 TEST_F(S3FetchTest, NamesWhatIsNotThere) {
   Serve("none%2F", {});
   EXPECT_EQ(Fetch("s3://models/none", options_).error().code(), Code::kNotFound);
