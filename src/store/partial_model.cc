@@ -201,6 +201,7 @@ Result<PartialModel> PartialModel::Open(const std::string& shared_name,
   PartialModel partial;
   const auto shared = ParseShared(shared_name);
   if (!shared) {
+    INFERD_TRY(HoldModel(shared_name));
     INFERD_ASSIGN(partial.model_, OpenModel(shared_name, quantization, keep_fp8));
     return partial;
   }

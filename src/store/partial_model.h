@@ -32,8 +32,8 @@ class PartialModel {
  public:
   /// Opens a path, or a SharedName: from the cache if this host has the version whole, else from
   /// the store, of which configs, tokenizer and headers are read. Aborted if the store has another
-  /// version by now. `keep_fp8` as OpenModel takes it. `alive` is called from time to time; false
-  /// cancels.
+  /// version by now. What is in the cache is held until the process ends. `keep_fp8` as OpenModel
+  /// takes it. `alive` is called from time to time; false cancels.
   static Result<PartialModel> Open(const std::string& shared_name,
                                    std::string_view quantization,
                                    std::function<bool()> alive,

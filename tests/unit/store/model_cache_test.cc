@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/model_cache.h"
 
+#include "store/partial_model.h"
 #include "store/resolve.h"
 #include "unit/store/environment.h"
 #include "unit/store/files.h"
@@ -103,6 +104,14 @@ TEST_F(ModelCacheTest, NeverWhatIsInUse) {
   EXPECT_FALSE(There(free));
   // The one that is to be made does not count as another.
   EXPECT_TRUE(MakeRoom(used, kModel, kModel + kModel / 2).ok());
+}
+
+// A worker opens what the leader has named by its path.
+TEST_F(ModelCacheTest, WhatAWorkerOpensIsInUse) {
+  const std::string used = dir_.Write("models/m.gguf", TinyGgufLlama().Encode());
+  ASSERT_TRUE(PartialModel::Open(used, "", nullptr).ok());
+  EXPECT_FALSE(MakeRoom(ModelCacheDir() + "/new.gguf", 1, 1).ok());
+  EXPECT_TRUE(There(used));
 }
 
 TEST_F(ModelCacheTest, RefusesWhatIsLargerThanTheBound) {
