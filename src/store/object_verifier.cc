@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxThreads = 4;
 constexpr std::size_t kBufferBytes = 1U << 20U;
+constexpr std::chrono::milliseconds kAlivePeriod{100};
 
 std::int64_t Number(std::string_view text) {
   std::int64_t number = -1;
@@ -24,26 +26,54 @@ std::int64_t Number(std::string_view text) {
 }  // namespace
 
 ObjectVerifier::ObjectVerifier(const S3Client& client, const std::vector<RangedRead>& reads)
-    : client_(client), reads_(reads), wrong_(reads.size()), results_(reads.size()) {
-  for (std::size_t i = 0; i < std::min(kMaxThreads, reads.size()); ++i) {
+    : client_(client.settings(),
+              client.location(),
+              client.patience(),
+              [this, &client] { return !stop_ && client.Alive(); }),
+      reads_(reads),
+      working_(std::min(kMaxThreads, reads.size())),
+      wrong_(reads.size()),
+      results_(reads.size()) {
+  for (std::size_t i = 0, count = working_; i < count; ++i) {
     threads_.emplace_back([this] { Work(); });
   }
 }
 
 ObjectVerifier::~ObjectVerifier() {
+  Stop();
+  Join();
+}
+
+void ObjectVerifier::Stop() {
+  stop_ = true;
   for (const RangedRead& read : reads_) {
     read.file->Stop();
   }
-  for (std::thread& thread : threads_) {
-    thread.join();
-  }
 }
 
-Result<std::vector<std::string>> ObjectVerifier::Finish() {
+void ObjectVerifier::Join() {
   for (std::thread& thread : threads_) {
     thread.join();
   }
   threads_.clear();
+}
+
+Result<std::vector<std::string>> ObjectVerifier::Finish(const std::function<bool()>& alive) {
+  std::unique_lock lock(mutex_);
+  while (!done_.wait_for(lock, kAlivePeriod, [this] { return working_ == 0; })) {
+    lock.unlock();
+    if (!alive()) {
+      Stop();
+      Join();
+      return Cancelled(
+          "{}: cancelled while its checksums were computed; what was loaded is kept for "
+          "the next time",
+          client_.location().Url());
+    }
+    lock.lock();
+  }
+  lock.unlock();
+  Join();
   for (const Result<>& result : results_) {
     INFERD_TRY(result);
   }
@@ -54,6 +84,9 @@ void ObjectVerifier::Work() {
   for (std::size_t index = next_++; index < reads_.size(); index = next_++) {
     results_[index] = Verify(index);
   }
+  const std::lock_guard lock(mutex_);
+  --working_;
+  done_.notify_all();
 }
 
 // Of an object in parts the size of the first one must be asked for.
@@ -73,6 +106,10 @@ Result<std::optional<ObjectChecksum>> ObjectVerifier::Expected(HttpConnection* c
   return plausible ? checksum : std::nullopt;
 }
 
+Error ObjectVerifier::Stopped(const S3Object& object) const {
+  return Cancelled("{}: not verified to its end", client_.location().Url(object.key));
+}
+
 Result<> ObjectVerifier::Verify(std::size_t index) {
   const S3Object& object = reads_[index].object;
   PartFile* file = reads_[index].file;
@@ -89,9 +126,12 @@ Result<> ObjectVerifier::Verify(std::size_t index) {
   while (at < object.bytes) {
     const std::int64_t end = file->AwaitFrom(at);
     if (end == at) {
-      return Cancelled("{}: not read to its end", client_.location().Url(object.key));
+      return Stopped(object);
     }
     while (hasher && at < end) {
+      if (stop_) {
+        return Stopped(object);
+      }
       const auto size = std::min<std::size_t>(buffer.size(), static_cast<std::size_t>(end - at));
       INFERD_TRY(file->Read(at, std::span(buffer).first(size)));
       hasher->Update(std::span(buffer).first(size));

@@ -154,7 +154,7 @@ class Loader {
     };
     ObjectVerifier verifier(client_, reads_);
     INFERD_TRY(ReadRanges(client_, reads_, options_.connections, report));
-    return verifier.Finish();
+    return verifier.Finish([&] { return !options_.progress || options_.progress(progress); });
   }
 
   Result<> Judge(const std::vector<std::string>& wrong, bool last) {

@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "store/fetch.h"
 #include "store/model.h"
+#include "store/object_verifier.h"
 #include "store/partial_model.h"
 #include "store/resolve.h"
 #include "unit/store/environment.h"
@@ -332,6 +333,33 @@ TEST_F(S3FetchTest, StopsWhenAsked) {
   ServeTiny();
   options_.progress = [](const FetchProgress& progress) { return progress.total_bytes == 0; };
   EXPECT_EQ(Fetch("s3://models/tiny", options_).error().code(), Code::kCancelled);
+}
+
+TEST_F(S3FetchTest, StopsWhileItVerifies) {
+  ServeTiny();
+  const S3Client client(*S3SettingsFromEnvironment(), *ParseS3Location("s3://models/tiny"), {}, {});
+  const auto part = *PartFile::Open(dir_.path() + "/f", 10, "x");  // no byte of it comes
+  const std::vector<RangedRead> reads = {{{"tiny/config.json", 10, ""}, part.get()}};
+  ObjectVerifier verifier(client, reads);
+  int calls = 0;
+  const auto result = verifier.Finish([&] { return ++calls < 3; });
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code(), Code::kCancelled);
+  EXPECT_EQ(calls, 3);
+}
+
+// The store does not answer what the checksum is.
+TEST_F(S3FetchTest, StopsWhileItAsksForAChecksum) {
+  const auto busy = *PartFile::Open(dir_.path() + "/f", 10, "x");
+  ASSERT_TRUE(busy->Record({0, 10}).ok());
+  S3Patience patience;
+  patience.first_backoff_ms = 60'000;
+  SetEnvironment closed("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
+  const S3Client client(
+      *S3SettingsFromEnvironment(), *ParseS3Location("s3://models/c.gguf"), patience, {});
+  const std::vector<RangedRead> reads = {{{"c.gguf", 10, ""}, busy.get()}};
+  ObjectVerifier verifier(client, reads);
+  EXPECT_EQ(verifier.Finish([] { return false; }).error().code(), Code::kCancelled);
 }
 
 TEST_F(S3FetchTest, ASecondProcessWaitsForTheFirst) {
