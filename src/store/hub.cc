@@ -111,8 +111,8 @@ bool IsSafeName(std::string_view name) {
   const auto slash = name.find('/');
   const std::string_view folder = slash == std::string_view::npos ? "" : name.substr(0, slash);
   const std::string_view file = slash == std::string_view::npos ? name : name.substr(slash + 1);
-  return (folder.empty() || folder == "additional_chat_templates") && !file.empty() &&
-         file.front() != '.' && file.find('/') == std::string_view::npos &&
+  return (slash == std::string_view::npos || folder == "additional_chat_templates") &&
+         !file.empty() && file.front() != '.' && file.find('/') == std::string_view::npos &&
          file.find('\0') == std::string_view::npos;
 }
 

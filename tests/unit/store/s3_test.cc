@@ -2,6 +2,7 @@
 // The S3 protocol without a store: names, environment, listings, errors.
 #include "store/s3.h"
 
+#include "store/hub.h"
 #include "store/xml.h"
 #include "unit/store/environment.h"
 
@@ -218,6 +219,16 @@ TEST(S3Page, EveryPrefixOfAListingIsRefused) {
   ASSERT_TRUE(ParseS3Page("x", whole).ok());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_FALSE(ParseS3Page("x", std::string_view(whole).substr(0, size)).ok()) << size;
+  }
+}
+
+TEST(SafeNames, AreOfTheModelsFolder) {
+  for (const char* const name : {"config.json", "additional_chat_templates/tool.jinja"}) {
+    EXPECT_TRUE(IsSafeName(name)) << name;
+  }
+  for (const char* const name :
+       {"", "/etc", "/", "..", ".hidden", "a/b", "additional_chat_templates/", "../x", "a//b"}) {
+    EXPECT_FALSE(IsSafeName(name)) << name;
   }
 }
 
