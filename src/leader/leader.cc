@@ -17,7 +17,6 @@
 #include "rpc/secret.h"
 #include "spec/cuda_graph_sizes.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -508,6 +507,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       for (const auto& replica : replicas_) {
         replica->CheckStuckSend();
       }
+      sleeper_.Settle();
       if (const std::int32_t node = nodes_->LostNode(options_.peer_deadline_ms);
           node > 0 && !failed_.load()) {
         Fail(Unavailable("node {} has been away for {} ms", node, options_.peer_deadline_ms));

@@ -307,6 +307,7 @@ void Replica::CheckRanks() {
                 generation_);
     }
     was_ready_ = true;
+    waking_ = false;
     gave_up_waiting_ = false;
     last_result_ns_ = clock_.NowNs();
     phase_.store(Phase::kReady);
@@ -315,14 +316,14 @@ void Replica::CheckRanks() {
 
 void Replica::CheckRecoveryDeadline() {
   const std::int64_t waited_ms = (clock_.NowNs() - fault_began_ns_) / kNsPerMs;
-  if (!gave_up_waiting_ && waited_ms > options_.recovery_deadline_ms) {
+  const std::int64_t most_ms = waking_ ? kWakeMost.count() : options_.recovery_deadline_ms;
+  if (!gave_up_waiting_ && waited_ms > most_ms) {
     gave_up_waiting_ = true;
     log::Failure(
         "leader", "replica {} has not come back after {} ms", options_.ranks.replica, waited_ms);
   }
   if (gave_up_waiting_ && !table_.empty()) {
-    FailAll(Unavailable("the model's workers could not be replaced within {} ms",
-                        options_.recovery_deadline_ms));
+    FailAll(Unavailable("the model's workers could not be replaced within {} ms", most_ms));
   }
 }
 
@@ -407,7 +408,6 @@ void Replica::TakeEngineEvents() {
   admitted_.fetch_sub(ended);
 }
 
-/// Of a sequence that has its first token (`begins`), or has ended without.
 void Replica::MakeMasks() {
   scheduler_.TakeMaskRequests(&mask_requests_);
   for (const engine::MaskRequest& request : mask_requests_) {

@@ -17,6 +17,7 @@
 #include "leader/sequence_table.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -31,6 +32,10 @@
 
 namespace inferd::leader {
 
+/// How long waking may take (weights are read again): for who waits for it, and for requests that
+/// were kept.
+inline constexpr std::chrono::milliseconds kWakeMost{600'000};
+
 struct ReplicaOptions {
   RankSetOptions ranks;
   engine::SchedulerOptions scheduler;
@@ -44,7 +49,7 @@ struct ReplicaOptions {
   /// replayed once more.
   int max_replays = 3;
   /// When the ranks have not come back after this long, waiting requests are failed rather than
-  /// held for ever.
+  /// held for ever. Waking has kWakeMost instead.
   std::int64_t recovery_deadline_ms = 300'000;
   /// A first load that fails this often fails the server.
   int max_load_failures = 1;
@@ -209,6 +214,7 @@ class Replica {
   bool was_ready_ = false;
   bool asleep_ = false;         // between SleepEvent and WakeEvent
   bool keep_requests_ = false;  // while asleep
+  bool waking_ = false;         // from WakeEvent until the ranks run
   std::uint64_t sleep_number_ = 0;
   std::vector<engine::TokenEvent> token_events_;
   std::vector<engine::MaskRequest> mask_requests_;

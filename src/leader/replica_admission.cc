@@ -100,6 +100,7 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   return {};
 }
 
+/// Of a sequence that has its first token (`begins`), or has ended without.
 void Replica::LeaveBacklog(std::uint64_t id, bool begins) {
   const auto it = places_.find(id);
   if (it == places_.end()) {

@@ -34,6 +34,8 @@ void Replica::Handle(WakeEvent& /*event*/) {
     return;
   }
   asleep_ = false;
+  waking_ = true;
+  gave_up_waiting_ = false;
   fault_began_ns_ = clock_.NowNs();
   phase_.store(Phase::kRecovering);
   ranks_.Wake();

@@ -12,12 +12,11 @@ namespace inferd::leader {
 namespace {
 
 constexpr int kPollMs = 5;
-constexpr std::chrono::milliseconds kFallMost{30'000};   // longer than a worker that is killed
-constexpr std::chrono::milliseconds kWakeMost{600'000};  // weights are read again
+constexpr std::chrono::milliseconds kFallMost{30'000};  // longer than a worker that is killed
 
 Error Busy() {
   return FailedPrecondition(
-      "the server is falling asleep or waking up; GET /is_sleeping tells when it has");
+      "the server is falling asleep or waking up; GET /readyz tells when it has");
 }
 
 }  // namespace
@@ -25,6 +24,10 @@ Error Busy() {
 bool Sleeper::All(bool (*is)(const Replica& replica)) const {
   return std::all_of(
       replicas_->begin(), replicas_->end(), [is](const auto& replica) { return is(*replica); });
+}
+
+bool Sleeper::AllReady() const {
+  return All([](const Replica& replica) { return replica.phase() == Phase::kReady; });
 }
 
 Result<> Sleeper::WaitUntil(const std::function<bool()>& done,
@@ -52,14 +55,7 @@ Result<> Sleeper::Sleep(int level, SleepMode mode) {
     return {};
   }
   if (state_.load() == State::kAwake && mode == SleepMode::kWait) {
-    state_.store(State::kFalling);  // nothing new is taken
-    const auto idle = [this] { return All([](const Replica& r) { return !r.has_requests(); }); };
-    Result<> ended =
-        WaitUntil(idle, std::chrono::milliseconds(kSleepWaitMs), "running requests did not end");
-    if (!ended.ok()) {
-      state_.store(State::kAwake);
-      return ended;
-    }
+    INFERD_TRY(WaitForRequests());
   }
   state_.store(State::kFalling);
   level_.store(level);
@@ -72,7 +68,26 @@ Result<> Sleeper::Sleep(int level, SleepMode mode) {
                    "the workers have not given their memory back");
 }
 
+/// With the door closed. After an error the server is awake.
+Result<> Sleeper::WaitForRequests() {
+  state_.store(State::kWaiting);
+  const auto over = [this] {
+    return state_.load() != State::kWaiting ||
+           All([](const Replica& r) { return !r.has_requests(); });
+  };
+  Result<> ended =
+      WaitUntil(over, std::chrono::milliseconds(kSleepWaitMs), "running requests did not end");
+  State waiting = State::kWaiting;
+  if (!state_.compare_exchange_strong(waiting, ended.ok() ? State::kFalling : State::kAwake)) {
+    return FailedPrecondition("the server was woken before running requests had ended");
+  }
+  return ended;
+}
+
 Result<> Sleeper::WakeUp() {
+  if (State waiting = State::kWaiting; state_.compare_exchange_strong(waiting, State::kAwake)) {
+    return {};
+  }
   const std::unique_lock lock(busy_, std::try_to_lock);
   if (!lock.owns_lock()) {
     return Busy();
@@ -85,12 +100,16 @@ Result<> Sleeper::WakeUp() {
     replica->WakeUp();
   }
   level_.store(0);
-  const auto ready = [this] {
-    return All([](const Replica& r) { return r.phase() == Phase::kReady; });
-  };
-  INFERD_TRY(WaitUntil(ready, kWakeMost, "the model was not back"));
+  INFERD_TRY(WaitUntil([this] { return AllReady(); }, kWakeMost, "the model was not back"));
   state_.store(State::kAwake);
   return {};
+}
+
+void Sleeper::Settle() {
+  State waking = State::kWaking;
+  if (state_.load() == waking && AllReady()) {
+    state_.compare_exchange_strong(waking, State::kAwake);
+  }
 }
 
 }  // namespace inferd::leader

@@ -15,10 +15,12 @@
 
 namespace inferd::leader {
 
-/// Thread-safe. Sleep and WakeUp block; one of them at a time, others are refused.
+/// Thread-safe. Sleep and WakeUp block; one of them at a time, others are refused. Only a Sleep
+/// that waits for running requests gives way to WakeUp.
 class Sleeper {
  public:
-  enum class State : std::uint8_t { kAwake, kFalling, kAsleep, kWaking };
+  /// kWaiting: nothing is taken, and what runs may end. WakeUp calls that off.
+  enum class State : std::uint8_t { kAwake, kWaiting, kFalling, kAsleep, kWaking };
 
   /// `replicas` outlives this and is complete before Sleep. `give_up`: the server ends.
   Sleeper(const std::vector<std::unique_ptr<Replica>>* replicas, std::function<bool()> give_up)
@@ -31,11 +33,16 @@ class Sleeper {
   State state() const { return state_.load(); }
   int level() const { return level_.load(); }  // 0: awake, or on the way there
 
+  /// For a watchdog thread: replicas that were not back within WakeUp's time may be so later.
+  void Settle();
+
  private:
   Result<> WaitUntil(const std::function<bool()>& done,
                      std::chrono::milliseconds most,
                      std::string_view what) const;
+  Result<> WaitForRequests();
   bool All(bool (*is)(const Replica& replica)) const;
+  bool AllReady() const;
 
   const std::vector<std::unique_ptr<Replica>>* const replicas_;
   const std::function<bool()> give_up_;

@@ -9,6 +9,7 @@
 
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace inferd::cluster {
@@ -136,6 +137,27 @@ TEST(Sleep, IsThereOnlyWhenItIsEnabled) {
   ASSERT_FALSE(slept.ok());
   EXPECT_EQ(slept.error().code(), Code::kNotFound);
   EXPECT_EQ(server.leader()->phase(), leader::Phase::kReady);
+}
+
+TEST(Sleep, WakingCallsOffASleepThatWaits) {
+  Server server(Options(Parallel(1, 1, 1)));
+  ASSERT_NE(server.leader(), nullptr);
+  const auto prompt = RandomPrompts(1, kVocab, 30, 24)[0];
+  const std::uint32_t slot = server.Submit(prompt, 4'000);
+  server.collector().WaitForTokens(slot, 3);
+  Result<> slept;
+  std::thread sleeping([&] { slept = server.leader()->Sleep(1, leader::SleepMode::kWait); });
+  while (server.leader()->phase() != leader::Phase::kAsleep) {
+    ::poll(nullptr, 0, 1);
+  }
+  EXPECT_EQ(server.leader()->sleep_level(), 0);
+  EXPECT_TRUE(server.leader()->WakeUp().ok());
+  sleeping.join();
+  ASSERT_FALSE(slept.ok());
+  EXPECT_EQ(slept.error().code(), Code::kFailedPrecondition) << slept.error().message();
+  EXPECT_EQ(server.leader()->phase(), leader::Phase::kReady);
+  EXPECT_EQ(TokensOf(server.Generate({prompt}, 8))[0].size(), 8U) << "the door is open";
+  EXPECT_EQ(server.collector().Wait(slot).finish, leader::FinishReason::kLength);
 }
 
 TEST(Sleep, AWorkerKilledAsleepIsReplacedAtWaking) {

@@ -11,6 +11,7 @@ namespace inferd::api {
 namespace {
 
 constexpr std::size_t kSlowQueue = 8;
+constexpr int kSlowThreads = 2;  // /wake_up calls off a /sleep that waits
 
 }  // namespace
 
@@ -20,7 +21,9 @@ RequestPool::RequestPool(int threads, std::size_t queue)
     threads_.emplace_back([this] { Work(&heavy_); });
   }
   threads_.emplace_back([this] { Work(&light_); });
-  threads_.emplace_back([this] { Work(&slow_); });
+  for (int i = 0; i < kSlowThreads; ++i) {
+    threads_.emplace_back([this] { Work(&slow_); });
+  }
 }
 
 RequestPool::~RequestPool() {

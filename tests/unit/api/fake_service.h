@@ -124,13 +124,21 @@ class FakeInferenceService final : public leader::InferenceService {
   Result<> Sleep(int level, leader::SleepMode mode) override {
     sleep_level_ = level;
     sleep_mode_ = mode;
+    if (mode == leader::SleepMode::kWait && waits_for_waking_) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return sleep_level_ == 0; });
+    }
     return {};
   }
   Result<> WakeUp() override {
+    const std::lock_guard lock(mutex_);
     sleep_level_ = 0;
+    changed_.notify_all();
     return {};
   }
   int sleep_level() const override { return sleep_level_; }
+  /// Makes a Sleep of mode kWait return with WakeUp only.
+  void WaitForWaking() { waits_for_waking_ = true; }
   leader::SleepMode sleep_mode() const { return sleep_mode_; }
   leader::Phase phase() const override { return phase_.load(); }
   leader::LoadProgress load_progress() const override { return {1, 2}; }
@@ -260,6 +268,7 @@ class FakeInferenceService final : public leader::InferenceService {
   }
 
   std::atomic<int> sleep_level_{0};
+  std::atomic<bool> waits_for_waking_{false};
   std::atomic<leader::SleepMode> sleep_mode_{leader::SleepMode::kAbort};
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -22,6 +22,16 @@ TEST_F(SleepEndpointTest, LevelAndModeReachTheEngine) {
   EXPECT_EQ(service_.sleep_mode(), leader::SleepMode::kAbort);
 }
 
+TEST_F(SleepEndpointTest, WakingDoesNotQueueBehindASleepThatWaits) {
+  Start();
+  service_.WaitForWaking();
+  HttpClient sleeper(port_);
+  sleeper.Send(PostBytes("/sleep?mode=wait", ""));
+  EXPECT_TRUE(Eventually([this] { return service_.sleep_level() == 1; }));
+  EXPECT_EQ(Post(port_, "/wake_up", "").status, 200);
+  EXPECT_EQ(sleeper.Read().status, 200);
+}
+
 TEST_F(SleepEndpointTest, OtherValuesAreRefusedByName) {
   Start();
   for (const char* query : {"level=0", "level=3", "level=", "mode=nap"}) {
