@@ -233,7 +233,7 @@ TEST(GraphsCuda, APromptsCutMattersOnlyWithoutBatchInvariance) {
   }
 }
 
-// What cannot be recorded is done without a graph, and so is all that follows.
+// What cannot be recorded is done without a graph, and so is all that has none yet.
 TEST(GraphsCuda, AFailedRecordingCostsNothing) {
   SmallModel graphs({1}), eager({});
   std::vector<float> pageable(4);
@@ -246,6 +246,26 @@ TEST(GraphsCuda, AFailedRecordingCostsNothing) {
   EXPECT_EQ(graphs.device().graph_counts().recorded, 0U);
   EXPECT_EQ(graphs.device().graph_counts().replayed, 0U);
   EXPECT_FALSE(graphs.device().Broken());
+}
+
+TEST(GraphsCuda, AGraphIsReplayedAfterAnotherCouldNotBeRecorded) {
+  SmallModel graphs({1, 4}), eager({});
+  std::vector<float> pageable(4);
+  for (std::int32_t step = 0; step < 9; ++step) {
+    std::vector<Row> rows = {{0, step, 3 * step}};
+    const bool fails = step >= 3 && step < 6;
+    if (fails) {
+      rows.push_back({1, step - 3, 3 * step});
+    }
+    const auto y = graphs.Step(rows, [&] {
+      if (fails) {
+        graphs.device().Copy(pageable.data(), pageable.data(), sizeof(float));
+      }
+    });
+    EXPECT_EQ(y, eager.Step(rows)) << "step " << step;
+  }
+  EXPECT_EQ(graphs.device().graph_counts().recorded, 1U);
+  EXPECT_EQ(graphs.device().graph_counts().replayed, 4U) << "steps 2, 6, 7 and 8";
 }
 
 }  // namespace

@@ -36,7 +36,9 @@ GraphShape CudaGraphs::ShapeOf(std::int64_t rows, std::int64_t tokens) const {
     return {};
   }
   const auto least = static_cast<std::uint64_t>(std::max(tokens, kLeastTokens));
-  return {*size, std::min(static_cast<std::int64_t>(std::bit_ceil(least)), max_tokens_)};
+  const GraphShape shape = {*size,
+                            std::min(static_cast<std::int64_t>(std::bit_ceil(least)), max_tokens_)};
+  return stopped_ && Find(shape) == nullptr ? GraphShape{} : shape;
 }
 
 cudaGraphExec_t CudaGraphs::Find(const GraphShape& shape) const {
@@ -45,7 +47,7 @@ cudaGraphExec_t CudaGraphs::Find(const GraphShape& shape) const {
 }
 
 bool CudaGraphs::IsTime(const GraphShape& shape) {
-  return !sizes_.empty() && entries_[shape].steps++ == 1;
+  return !stopped_ && entries_[shape].steps++ == 1;
 }
 
 cudaError_t CudaGraphs::Add(const GraphShape& shape, cudaGraph_t graph) {
@@ -97,7 +99,7 @@ bool CudaDevice::EndGraph() {
   (void)cudaGetLastError();
   graphs_.Stop();
   log::Warning("ops",
-               "{} goes on without CUDA graphs, since a step cannot be recorded: {}",
+               "{} records no more CUDA graphs, since a step cannot be recorded: {}",
                name_,
                cudaGetErrorString(error));
   return false;

@@ -45,7 +45,7 @@ class CudaGraphs {
   /// Keeps what was recorded. An error: there is no graph, and there will be no other.
   cudaError_t Add(const GraphShape& shape, cudaGraph_t graph);
   /// No more graphs; those that exist stay.
-  void Stop() { sizes_.clear(); }
+  void Stop() { stopped_ = true; }
 
   GraphCounts counts() const { return counts_; }
   void CountReplay() { ++counts_.replayed; }
@@ -58,6 +58,7 @@ class CudaGraphs {
 
   std::vector<std::int32_t> sizes_;
   std::int64_t max_tokens_ = 0;
+  bool stopped_ = false;
   std::map<GraphShape, Entry> entries_;
   GraphCounts counts_;
 };
