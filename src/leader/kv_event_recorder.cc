@@ -43,9 +43,10 @@ void KvEventRecorder::OnCleared() {
 }
 
 void KvEventRecorder::Flush() {
-  if (events_.empty()) {
+  if (events_.empty() && !lost_) {
     return;
   }
+  const bool has_news = !events_.empty();
   KvEventBatch batch;
   batch.unix_seconds =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -57,7 +58,8 @@ void KvEventRecorder::Flush() {
                       std::make_move_iterator(events_.end()));
   events_.clear();
   lost_ = !take_(std::move(batch));
-  ++(lost_ ? num_dropped_ : num_batches_);
+  num_batches_ += lost_ ? 0 : 1;
+  num_dropped_ += lost_ && has_news ? 1 : 0;
 }
 
 }  // namespace inferd::leader

@@ -16,8 +16,8 @@ namespace inferd::leader {
 
 /// Owner: the engine thread. Blocks that continue each other become one event. A hash that several
 /// expert groups hold is stored with the first and removed with the last. After a batch that nobody
-/// took, the next one begins with a clearing: who follows the events never believes in a block that
-/// is gone.
+/// took, the next one begins with a clearing, and is tried even if nothing else has happened: who
+/// follows the events does not go on believing in a block that is gone.
 class KvEventRecorder : public engine::BlockObserver {
  public:
   /// Takes a batch, or returns false at once when there is no room for it.
@@ -31,7 +31,8 @@ class KvEventRecorder : public engine::BlockObserver {
   void OnRemoved(std::uint64_t hash) override;
   void OnCleared() override;
 
-  /// Hands on what has come together since the last call, if anything has.
+  /// Hands on what has come together since the last call, if anything has, or a clearing that is
+  /// still due. Once a step.
   void Flush();
 
   std::uint64_t num_batches() const { return num_batches_; }  // handed on

@@ -142,6 +142,20 @@ TEST(KvEventRecorder, AfterALossTheNextBatchBeginsWithAClearing) {
   EXPECT_EQ(r.taken[1], Json::array({Json::array({"BlockRemoved", {2}, "GPU"})}));
 }
 
+TEST(KvEventRecorder, AfterALossTheClearingDoesNotWaitForAnEvent) {
+  Recorder r;
+  r.full = true;
+  r.Store(1, {});
+  r.recorder.Flush();
+  r.recorder.Flush();
+  EXPECT_EQ(r.recorder.num_dropped(), 1U) << "a second try loses nothing more";
+  r.full = false;
+  r.recorder.Flush();
+  r.recorder.Flush();
+  ASSERT_EQ(r.taken.size(), 1U);
+  EXPECT_EQ(r.taken[0], Json::array({Json::array({"AllBlocksCleared"})}));
+}
+
 TEST(KvEventRecorder, AClearingUndoesWhatCameBefore) {
   Recorder r;
   r.Store(1, {});
