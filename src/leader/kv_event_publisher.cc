@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "leader/kv_event_publisher.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <span>
 #include <string>
@@ -28,6 +30,8 @@ constexpr int kLingerMs = 1'000;
 constexpr std::chrono::milliseconds kStopTime{1'000};
 /// A request is eight bytes and a subscription a topic: nobody needs to send more.
 constexpr std::int64_t kMaxMessageBytes = 4'096;
+constexpr std::size_t kRequestFrames = 3;
+constexpr std::chrono::minutes kWarningPeriod{1};
 constexpr std::uint64_t kEndOfReplay = ~std::uint64_t{0};
 
 using Number = std::array<std::uint8_t, 8>;  // big endian
@@ -88,7 +92,13 @@ class Publisher : public KvEventPublisher {
       INFERD_TRY(OpenSocket(ZMQ_ROUTER, options_.buffer_steps + 1, &replay_));
       INFERD_TRY(Attach(replay_, replay, true));
     }
-    thread_ = std::thread([this] { Loop(); });
+    thread_ = std::thread([this] {
+      try {
+        Loop();
+      } catch (const std::exception& error) {  // only a bug or an exhausted heap gets here
+        base::CheckFailed("KV event publisher", error.what());
+      }
+    });
     return {};
   }
 
@@ -225,16 +235,34 @@ class Publisher : public KvEventPublisher {
                                          Frame{sent.payload.data(), sent.payload.size()}};
     Send(events_, frames);  // a subscriber that is too slow misses it and can ask again
     if (replay_ != nullptr && options_.buffer_steps > 0) {
-      if (static_cast<std::int64_t>(kept_.size()) >= options_.buffer_steps) {
-        kept_.pop_front();
-      }
-      kept_.push_back(std::move(sent));
+      Keep(std::move(sent));
     }
+  }
+
+  /// The newest one in any case.
+  void Keep(Sent sent) {
+    kept_bytes_ += static_cast<std::int64_t>(sent.payload.size());
+    kept_.push_back(std::move(sent));
+    while (kept_.size() > 1 && (static_cast<std::int64_t>(kept_.size()) > options_.buffer_steps ||
+                                kept_bytes_ > options_.buffer_bytes)) {
+      kept_bytes_ -= static_cast<std::int64_t>(kept_.front().payload.size());
+      kept_.pop_front();
+    }
+  }
+
+  void WarnOfRequest(std::size_t num_frames) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_warning_) {
+      return;
+    }
+    next_warning_ = now + kWarningPeriod;
+    log::Warning("leader", "a KV event replay request of {} frames is not one", num_frames);
   }
 
   /// One request of [who, "", number]; others are read and forgotten.
   void AnswerReplay() {
-    std::vector<std::vector<std::uint8_t>> frames;
+    std::array<std::vector<std::uint8_t>, kRequestFrames> frames;
+    std::size_t num_frames = 0;
     for (int more = 1; more != 0;) {
       zmq_msg_t message;
       ::zmq_msg_init(&message);
@@ -242,13 +270,16 @@ class Publisher : public KvEventPublisher {
         ::zmq_msg_close(&message);
         return;
       }
-      const auto* data = static_cast<const std::uint8_t*>(::zmq_msg_data(&message));
-      frames.emplace_back(data, data + ::zmq_msg_size(&message));
+      if (num_frames < frames.size()) {
+        const auto* data = static_cast<const std::uint8_t*>(::zmq_msg_data(&message));
+        frames[num_frames].assign(data, data + ::zmq_msg_size(&message));
+      }
+      ++num_frames;
       more = ::zmq_msg_more(&message);
       ::zmq_msg_close(&message);
     }
-    if (frames.size() != 3 || frames[2].size() != 8) {
-      log::Warning("leader", "a KV event replay request of {} frames is not one", frames.size());
+    if (num_frames != kRequestFrames || frames[2].size() != sizeof(Number)) {
+      WarnOfRequest(num_frames);
       return;
     }
     const std::uint64_t first = FromNumber(frames[2].data());
@@ -280,6 +311,8 @@ class Publisher : public KvEventPublisher {
   void* events_ = nullptr;
   void* replay_ = nullptr;  // null: no replay
   std::deque<Sent> kept_;
+  std::int64_t kept_bytes_ = 0;
+  std::chrono::steady_clock::time_point next_warning_;
   std::thread thread_;
 };
 

@@ -22,6 +22,7 @@ struct KvEventsOptions {
   std::string endpoint = "tcp://*:5557";
   std::string replay_endpoint;            // always bound; empty: no replay
   std::int64_t buffer_steps = 10'000;     // batches kept for replay
+  std::int64_t buffer_bytes = 64 << 20;   // of their payloads; not a setting
   std::int64_t hwm = 100'000;             // messages kept for a slow subscriber
   std::int64_t max_queue_size = 100'000;  // batches that wait for the publisher
   std::string topic;                      // first frame of every message

@@ -114,6 +114,7 @@ TEST_F(KvEventPublisherTest, ReplaysWhatIsKeptFromANumberOn) {
   }
   Client client(context_, ZMQ_DEALER, options_.replay_endpoint);
   client.Send({"", "not a number"});  // is read and forgotten
+  client.Send({"", Number(3), "and", "more"});
   client.Send({"", Number(3)});
   // The publisher may see the request before the batches: ask until the last one is there.
   Frames first = client.Receive();
@@ -129,6 +130,23 @@ TEST_F(KvEventPublisherTest, ReplaysWhatIsKeptFromANumberOn) {
   EXPECT_EQ(client.Receive(), (Frames{"", Number(~std::uint64_t{0}), ""}));
   client.Send({"", Number(0)});
   EXPECT_EQ(client.Receive()[1], Number(2)) << "three are kept";
+}
+
+TEST_F(KvEventPublisherTest, WhatIsKeptIsBoundedInBytesToo) {
+  options_.buffer_bytes = 1;
+  Open();
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(publisher_->Publish(Removed(100 + i)));
+  }
+  Client client(context_, ZMQ_DEALER, options_.replay_endpoint);
+  Frames first;
+  do {  // until the publisher has sent the last one
+    client.Send({"", Number(2)});
+    first = client.Receive();
+  } while (first[2].empty());
+  EXPECT_EQ(client.Receive()[1], Number(~std::uint64_t{0}));
+  client.Send({"", Number(0)});
+  EXPECT_EQ(client.Receive()[1], Number(2)) << "the newest is kept";
 }
 
 TEST_F(KvEventPublisherTest, ASubscriberGetsTopicNumberAndPayload) {
