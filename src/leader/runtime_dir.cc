@@ -86,8 +86,11 @@ Result<RuntimeDir> RuntimeDir::Make(const std::string& parent) {
     }
     made.lock_ = base::UniqueFd(
         ::open(LockPath(made.path_).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    // Another leader's sweep may hold the lock in this very moment; it then removes the folder.
-    if (made.lock_.get() >= 0 && ::flock(made.lock_.get(), LOCK_EX | LOCK_NB) == 0) {
+    // Another leader's sweep may hold the lock in this very moment, or have held it: it then
+    // removes the folder.
+    struct stat status = {};
+    if (made.lock_.get() >= 0 && ::flock(made.lock_.get(), LOCK_EX | LOCK_NB) == 0 &&
+        ::fstat(made.lock_.get(), &status) == 0 && status.st_nlink > 0) {
       return made;
     }
   }
