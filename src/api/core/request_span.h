@@ -31,6 +31,7 @@ struct RequestSpan {
   std::int64_t input_tokens = 0, cached_tokens = 0, output_tokens = 0, reasoning_tokens = 0;
   std::int64_t queue_ns = -1, first_token_ns = -1, total_ns = -1;  // from arrival
   std::optional<Error> error;
+  std::string error_param;  // path of the offending field; empty: none
 };
 
 /// W3C Trace Context in form: 00-<32 hex>-<16 hex>-<2 hex>, lower case.

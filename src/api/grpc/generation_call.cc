@@ -68,6 +68,7 @@ void GenerationCall::Work(PrepareCall* prepare) {
   if (!prepared.ok()) {
     if (context.span != nullptr) {
       context.span->span().error = prepared.error();
+      context.span->span().error_param = fault.param;
     }
     return EndWith(prepared.error(), fault);
   }

@@ -106,13 +106,16 @@ class Exporter final : public OtlpExporter {
 
   void Stop() override {
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       if (!stop_) {
         stop_ = true;
         deadline_ = Clock::now() + std::chrono::milliseconds(options_.stop_deadline_ms);
       }
+      changed_.notify_all();
+      if (!changed_.wait_until(lock, deadline_, [this] { return ended_; }) && call_ != nullptr) {
+        call_->TryCancel();  // it began before the end, with a deadline of its own
+      }
     }
-    changed_.notify_one();
     if (thread_.joinable()) {
       thread_.join();
     }
@@ -137,6 +140,8 @@ class Exporter final : public OtlpExporter {
         lock.lock();
       }
       if (stop_) {
+        ended_ = true;
+        changed_.notify_all();
         return;
       }
     }
@@ -185,7 +190,16 @@ class Exporter final : public OtlpExporter {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + TimeLeft(options_.call_deadline_ms));
     otlp::ExportReply reply;
-    return grpc::internal::BlockingUnaryCall(channel_.get(), method_, &context, request, &reply);
+    SetCall(&context);
+    grpc::Status status =
+        grpc::internal::BlockingUnaryCall(channel_.get(), method_, &context, request, &reply);
+    SetCall(nullptr);
+    return status;
+  }
+
+  void SetCall(grpc::ClientContext* call) {
+    const std::lock_guard lock(mutex_);
+    call_ = call;
   }
 
   /// False: the end has come.
@@ -214,9 +228,11 @@ class Exporter final : public OtlpExporter {
   std::atomic<std::uint64_t> exported_{0}, dropped_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<RequestSpan> queue_;  // guarded by mutex_
-  bool stop_ = false;              // guarded by mutex_
-  Clock::time_point deadline_;     // guarded by mutex_; with stop_
+  std::deque<RequestSpan> queue_;        // guarded by mutex_
+  bool stop_ = false;                    // guarded by mutex_
+  Clock::time_point deadline_;           // guarded by mutex_; with stop_
+  bool ended_ = false;                   // guarded by mutex_; the thread has nothing left
+  grpc::ClientContext* call_ = nullptr;  // guarded by mutex_; under way
   // The thread's own:
   std::random_device random_;
   bool failing_ = false;

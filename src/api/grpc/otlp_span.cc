@@ -3,6 +3,7 @@
 
 #include "api/core/error_map.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -16,6 +17,7 @@ constexpr std::size_t kSpanBytes = 8;
 constexpr std::size_t kTraceAt = 3;  // in 00-TRACE-PARENT-FLAGS
 constexpr std::size_t kParentAt = 36;
 constexpr std::size_t kFlagsAt = 53;
+constexpr std::size_t kMaxParamBytes = 64;
 
 std::string BytesOf(std::string_view hex) {
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
@@ -114,6 +116,24 @@ void AddRequest(const RequestSpan& span, Attributes* out) {
   }
 }
 
+/// The caller may have chosen a part of the path.
+bool IsFieldName(std::string_view param) {
+  return !param.empty() && param.size() <= kMaxParamBytes &&
+         std::all_of(param.begin(), param.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  std::string_view("_-.[]").contains(c);
+         });
+}
+
+/// Of the error only its type and place: messages quote what the caller has sent.
+std::string StatusMessage(const RequestSpan& span) {
+  std::string message(StatusOf(span.error->code()).type);
+  if (IsFieldName(span.error_param)) {
+    message += ": " + span.error_param;
+  }
+  return message;
+}
+
 }  // namespace
 
 void FillSpan(const RequestSpan& span, std::string_view random, otlp::Span* out) {
@@ -139,7 +159,7 @@ void FillSpan(const RequestSpan& span, std::string_view random, otlp::Span* out)
   if (span.error) {
     attributes.Text("error.type", StatusOf(span.error->code()).type);
     out->mutable_status()->set_code(kFailed);
-    out->mutable_status()->set_message(std::string(PublicMessage(*span.error)));
+    out->mutable_status()->set_message(StatusMessage(span));
   }
 }
 

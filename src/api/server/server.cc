@@ -39,6 +39,7 @@ Outcome RunHandler(const Endpoint& endpoint,
   }
   if (context.span != nullptr) {
     context.span->span().error = outcome.error();
+    context.span->span().error_param = fault.param;
   }
   HttpResponse response = ErrorResponseWithBody(
       outcome.error(), endpoint.error_body(outcome.error(), fault), fault.retry_after_ms);

@@ -2,13 +2,21 @@
 // What a span tells of a request, and how it looks in OpenTelemetry's messages.
 #include "api/core/request_span.h"
 
+#include "api/core/error_map.h"
+#include "api/grpc/otlp_exporter.h"
 #include "api/grpc/otlp_span.h"
+#include "base/error.h"
 #include "grpc_fixture.h"
 #include "inferd/v1/inference.grpc.pb.h"
 #include "server_fixture.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <string>
@@ -179,7 +187,52 @@ TEST(OtlpSpan, HasTheConventionsNamesAndVllms) {
   EXPECT_EQ(failed.trace_id(), std::string(16, 'r'));
   EXPECT_EQ(failed.parent_span_id(), "");
   EXPECT_EQ(failed.status().code(), 2);
-  EXPECT_EQ(failed.status().message(), "full");
+  EXPECT_EQ(failed.status().message(), StatusOf(Code::kResourceExhausted).type);
+}
+
+TEST(OtlpSpan, AStatusHoldsNothingThatTheCallerWrote) {
+  RequestSpan span;
+  span.error = InvalidArgument("role is '{}'", std::string("s\xc3\xa4").substr(0, 2));
+  for (const auto& [param, shown] :
+       std::map<std::string, std::string>{{"", ""},
+                                          {"messages[0].role", ": messages[0].role"},
+                                          {"a secret", ""},
+                                          {"cut\xc3", ""},
+                                          {std::string(65, 'a'), ""}}) {
+    span.error_param = param;
+    otlp::Span out;
+    FillSpan(span, std::string(24, 'r'), &out);
+    EXPECT_EQ(out.status().message(), "invalid_request_error" + shown);
+    EXPECT_EQ(out.SerializeAsString().find("\xc3"), std::string::npos);
+  }
+}
+
+TEST(OtlpExporter, StopEndsACallThatIsNotAnswered) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  OtlpOptions options;
+  options.endpoint = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  options.period_ms = 1;
+  options.call_deadline_ms = 60'000;
+  options.stop_deadline_ms = 50;
+  const auto exporter = OtlpExporter::Start(options);
+  ASSERT_TRUE(exporter.ok());
+  RequestSpan span;
+  span.operation = "/v1/completions";
+  (*exporter)->Put(span);
+  const int client = ::accept(listener, nullptr, nullptr);  // the call is under way
+  const auto began = std::chrono::steady_clock::now();
+  (*exporter)->Stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  EXPECT_EQ((*exporter)->dropped(), 1U);
+  ::close(client);
+  ::close(listener);
 }
 
 }  // namespace
