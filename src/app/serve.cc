@@ -264,6 +264,11 @@ Result<> Watch(leader::Leader* leader) {
   return {};
 }
 
+/// Nothing runs that could end by itself.
+bool IsAsleep(const leader::Leader& leader) {
+  return leader.sleep_level() > 0 || leader.phase() == leader::Phase::kLoading;
+}
+
 /// Unready at once; after a while new work is refused, and accepted work finishes.
 void Drain(const HttpConfig& http, api::Server* server, api::GrpcServer* grpc) {
   server->BeginLeaving();
@@ -381,6 +386,10 @@ Result<> Serve(const Config& given) {
   }
   if (StopRequested()) {
     result = {};
+    if (IsAsleep(*leader)) {  // fails what was kept, and a wake in progress
+      leader->BeginDrain();
+      leader->Stop();
+    }
     Drain(config.http, server->get(), grpc.ok() ? grpc->get() : nullptr);
   }
   leader->BeginDrain();

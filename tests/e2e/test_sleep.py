@@ -82,6 +82,15 @@ def test_a_stream_goes_on_after_a_nap(start):
     server.stop()
 
 
+def test_a_server_that_ends_asleep_does_not_wait_for_what_it_kept(start):
+    server = start("--enable-sleep-mode", "--device", "sim:H100@6/llama-3.1-8b", "--kv-cache-bytes", "0", "--max-model-len", "2048",
+                   "--shutdown-timeout", "120")
+    stream = server.client.completions.create(model="toy", prompt="one two", max_tokens=1000, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    assert call(server, "/sleep?mode=keep")[0] == 200
+    server.stop()  # within less than the timeout
+
+
 def test_bad_parameters_and_a_server_that_may_not_sleep(start, server, tmp_path):
     assert call(server, "/is_sleeping", "GET")[2]["is_sleeping"] is False
     status, _, body = call(server, "/sleep")
