@@ -4,6 +4,7 @@
 
 #include "app/cluster_plan.h"
 #include "app/settings.h"
+#include "app/vllm_flags.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -152,15 +153,15 @@ bool IsCommand(const std::string& word) {
          });
 }
 
-/// vLLM's spellings: -tp 2, --max_model_len 4096, --no-enable-prefix-caching.
+/// Commands that take the flags of vLLM's command of the same name.
+bool TakesVllmFlags(const std::string& command) {
+  return command == "serve" || command == "run-batch";
+}
+
+/// vLLM's spellings: -tp 2, --max_model_len 4096.
 std::string Canonical(const std::string& arg) {
   static const std::map<std::string, std::string> kShort = {
-      {"-tp", "--tp"},
-      {"-pp", "--pp"},
-      {"-ep", "--ep"},
-      {"-dp", "--dp"},
-      {"--disable-uvicorn-access-log", "--no-access-log"},
-      {"--disable-log-requests", "--no-access-log"}};
+      {"-tp", "--tp"}, {"-pp", "--pp"}, {"-ep", "--ep"}, {"-dp", "--dp"}};
   const std::size_t equals = arg.find('=');
   std::string name = arg.substr(0, equals);
   if (const auto it = kShort.find(name); it != kShort.end()) {
@@ -171,21 +172,35 @@ std::string Canonical(const std::string& arg) {
   return equals == std::string::npos ? name : name + arg.substr(equals);
 }
 
+std::vector<std::string> CanonicalWords(const std::vector<std::string>& args) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const std::string next = i + 1 < args.size() ? args[i + 1] : std::string();
+    const bool is_number =
+        next == "auto" ||
+        (!next.empty() && next.find_first_not_of("0123456789") == std::string::npos);
+    // With vLLM -ep is a switch.
+    words.push_back(args[i] == "-ep" && !is_number ? "--enable-expert-parallel"
+                                                   : Canonical(args[i]));
+  }
+  return words;
+}
+
 /// One CLI11 option per setting; texts are collected first and applied last, so that flags win over
 /// file and environment.
 class Parser {
  public:
   Parser(const std::vector<Setting>& settings, CommandLine* line)
-      : settings_(settings), texts_(settings.size()), flags_(settings.size()) {
+      : settings_(settings),
+        takes_vllm_flags_(TakesVllmFlags(line->command)),
+        texts_(settings.size()),
+        flags_(settings.size()) {
     app_.allow_extras();
     app_.set_help_flag();
     app_.add_flag("-h,--help", help);
     app_.add_flag("-V,--version", version);
     app_.add_flag("--print-config", print_config);
     app_.add_option("--config", config_file);
-    // Accepted as other servers are started with it; health checks and metrics are never logged
-    // here.
-    app_.add_option("--disable-access-log-for-endpoints", ignored_);
     if (line->command == "usage") {
       app_.add_option("--since", line->since)->expected(1);
       app_.add_option("--by", line->by)->delimiter(',')->expected(1, kMaxListWords);
@@ -237,6 +252,8 @@ class Parser {
     }
     return positional;
   }
+
+  bool Has(const std::string& flag) const { return app_.get_option_no_throw(flag) != nullptr; }
 
   Result<> Apply() const {
     for (std::size_t i = 0; i < settings_.size(); ++i) {
@@ -324,23 +341,26 @@ class Parser {
     for (const Setting& setting : settings_) {
       known.insert(known.end(), setting.flags.begin(), setting.flags.end());
     }
+    if (takes_vllm_flags_) {
+      const std::vector<std::string> vllm = VllmFlagNames();
+      known.insert(known.end(), vllm.begin(), vllm.end());
+    }
     return known;
   }
 
   const std::vector<Setting>& settings_;
+  const bool takes_vllm_flags_;
   CLI::App app_;
   std::vector<std::vector<std::string>> texts_;  // "a,b" and "a" "b" are the same list
   std::deque<bool> flags_;                       // not vector<bool>: CLI11 binds to each
   std::vector<CLI::Option*> options_;
-  std::string ignored_;
 };
 
 }  // namespace
 
 Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   CommandLine line;
-  std::vector<std::string> words;
-  std::transform(args.begin(), args.end(), std::back_inserter(words), Canonical);
+  std::vector<std::string> words = CanonicalWords(args);
   line.command = "serve";
   if (!words.empty() && IsCommand(words.front())) {
     line.command = words.front();
@@ -365,7 +385,15 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   }
   const std::vector<Setting> settings = Settings(&line.config);
   Parser parser(settings, &line);
-  INFERD_ASSIGN(line.positional, parser.Parse(std::move(words)));
+  VllmWords vllm;
+  vllm.words = std::move(words);
+  if (TakesVllmFlags(line.command)) {
+    INFERD_ASSIGN(vllm, TranslateVllmFlags(vllm.words, [&](const std::string& name) {
+                    return parser.Has(name);
+                  }));
+    line.warnings = vllm.warnings;
+  }
+  INFERD_ASSIGN(line.positional, parser.Parse(std::move(vllm.words)));
   line.help = parser.help;
   line.version = parser.version;
   line.print_config = parser.print_config;
@@ -378,6 +406,10 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   }
   INFERD_TRY(ApplyEnvironment(settings));
   INFERD_TRY(parser.Apply());
+  if (ClusterConfig& cluster = line.config.cluster;
+      !vllm.master_address.empty() && (cluster.nnodes > 1 || cluster.node_rank != 0)) {
+    cluster.leader = LeaderOfMaster(vllm, cluster.node_rank);
+  }
   if (line.command == "usage" && !line.positional.empty()) {
     return InvalidArgument("'{}' is one word too many; see inferd usage --help",
                            line.positional.front());
@@ -432,6 +464,9 @@ std::string HelpText(const std::string& command) {
       "Each flag can also be set as INFERD_NAME in the environment (INFERD_TP=2) or by its key "
       "(--parallel.tp=2).\n"
       "The order is: default, file, environment, flag; the last one wins.\n";
+  if (TakesVllmFlags(command)) {
+    text += "vLLM's other flags are understood as well: docs/vllm-flags.md lists them.\n";
+  }
   return text;
 }
 

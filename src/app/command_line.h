@@ -47,6 +47,7 @@ struct CommandLine {
   bool help = false;
   bool print_config = false;
   bool version = false;
+  std::vector<std::string> warnings;  // of vLLM's flags that have no effect; for the log
 };
 
 /// `args` without argv[0]. Applies default < file (--config or INFERD_CONFIG) < environment <

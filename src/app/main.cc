@@ -94,6 +94,9 @@ int Main(const std::vector<std::string>& args) {
   }
   inferd::log::Init(ToLevel(line->config.log.level),
                     line->command == "worker" ? "worker" : "leader");
+  for (const std::string& warning : line->warnings) {
+    inferd::log::Warning("app", "{}", warning);
+  }
   if (line->command != "worker") {
     inferd::app::InstallSignalHandlers();
   }
