@@ -36,8 +36,8 @@ class Bench:
         self.build = arguments.build
         self.inferd = self.build / "inferd"
         self.llama = install.llama(arguments.cache)
-        self.paths = install.convert(arguments.cache, arguments.model)
-        self.python = install.torch_python(arguments.cache)
+        self.paths = install.convert(arguments.cache, arguments.model, arguments.engines)
+        self.python = install.torch_python(arguments.cache) if {"vllm", "openvino"} & set(arguments.engines) else None
         self.seed = str(time.time_ns())  # new prompts in each run: no server's cache holds them
 
     def peaks(self):

@@ -115,8 +115,8 @@ AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 """
 
 
-def convert(cache, gguf):
-    """{format: path} for every format that is measured."""
+def convert(cache, gguf, engines):
+    """{format: path} for every format that the engines are measured with."""
     folder = cache / "peers" / "models" / gguf.stem
     folder.mkdir(parents=True, exist_ok=True)
     quantize = llama(cache) / "llama-quantize"
@@ -127,9 +127,13 @@ def convert(cache, gguf):
             say(f"converting to {name}")
             run(quantize, "--allow-requantize", gguf, path.with_suffix(".part"), name)
             path.with_suffix(".part").rename(path)
+    if not {"vllm", "openvino"} & set(engines):
+        return paths
     paths["hf"] = folder / "hf"
     python = torch_python(cache)
     once(folder / "hf.done", "dequantising for vLLM", lambda: run(python, "-c", DEQUANTISE, gguf.parent, gguf.name, paths["hf"]))
+    if "openvino" not in engines:
+        return paths
     once(cache / "peers" / "vllm" / "openvino.done", "fetching OpenVINO", lambda: pip(python, TORCH, *OPENVINO))
     for name, flags in {"int8": [], "int4": ["--group-size", "64", "--ratio", "1.0"]}.items():
         path = paths[f"openvino-{name}"] = folder / f"openvino-{name}"
@@ -141,4 +145,4 @@ def convert(cache, gguf):
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: str(path) for name, path in convert(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])).items()}, indent=1))
+    print(json.dumps({name: str(path) for name, path in convert(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]).items()}, indent=1))
