@@ -3,7 +3,7 @@
 """inferd beside llama.cpp, vLLM's CPU build and OpenVINO GenAI on this machine: `./dev bench peers`.
 
 Every round takes the formats in turn: the machine's limits, then every engine once, then the limits again; where they drift by more than
-10 % these figures are void and taken anew. In process: prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams. Over HTTP: the workloads of
+10 % (--max-drift) these figures are void and taken anew. In process: prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams. Over HTTP: the workloads of
 load_client.py, one client for all. Figures are medians over rounds, ratios are medians of the rounds' ratios. Writes build/peers.json
 after every round, and a table in Markdown to standard output: what is lost is shown too.
 """
@@ -22,7 +22,6 @@ from install import run, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROMPTS, STREAMS, CONTEXT, NEW_TOKENS = (512, 2048), (1, 2, 8, 16), 128, 64
-MAX_DRIFT = 0.10
 MAX_TRIES = 4  # of a format in a round; then the round is without it
 # Which engines run a format; OpenVINO's int8 and int4 stand for 8 and 4 bits.
 FORMATS = {"q4_k_m": ("inferd", "llama", "openvino"), "q8_0": ("inferd", "llama", "openvino"), "bf16": ("inferd", "llama", "vllm")}
@@ -98,7 +97,7 @@ class Bench:
         for form in self.arguments.formats:
             for _ in range(MAX_TRIES):
                 got = self.format(form)
-                if got["drift"] <= MAX_DRIFT:
+                if got["drift"] <= self.arguments.max_drift:
                     for key in ("in_process", "http", "peaks"):
                         result[key][form] = got[key]
                     break
@@ -178,6 +177,8 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "bench")
     parser.add_argument("--model", type=pathlib.Path, help="a Q4_K_M file; default: the catalog's qwen2.5-coder-0.5b")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-drift", type=float, default=0.10,
+                        help="of the machine's limits around a format's figures; beyond it they are void")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--formats", type=names(FORMATS), default=list(FORMATS))
     parser.add_argument("--engines", type=names(["inferd", "llama", "vllm", "openvino"]), default=["inferd", "llama", "vllm", "openvino"])
