@@ -7,12 +7,14 @@
 
 namespace inferd::base {
 
+inline constexpr std::int64_t kNsPerMs = 1'000'000;
+
 /// Monotonic time in nanoseconds; never jumps with the wall clock. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual std::int64_t NowNs() const = 0;
-  std::int64_t NowMs() const { return NowNs() / 1'000'000; }
+  std::int64_t NowMs() const { return NowNs() / kNsPerMs; }
 };
 
 /// CLOCK_MONOTONIC.
@@ -35,7 +37,7 @@ class FakeClock : public Clock {
  public:
   std::int64_t NowNs() const override { return now_ns_; }
   void AdvanceNs(std::int64_t ns) { now_ns_ += ns; }
-  void AdvanceMs(std::int64_t ms) { now_ns_ += ms * 1'000'000; }
+  void AdvanceMs(std::int64_t ms) { now_ns_ += ms * kNsPerMs; }
 
  private:
   std::int64_t now_ns_ = 0;

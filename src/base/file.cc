@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/file.h"
 
+#include "base/digest.h"
 #include "base/error.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <span>
 #include <vector>
 
 namespace inferd::base {
@@ -153,10 +153,8 @@ Result<> WriteFileAtomic(const std::string& path, std::string_view content) {
 Result<std::string> Sha256OfFile(const std::string& path) {
   struct stat info {};
   INFERD_ASSIGN(const UniqueFd fd, OpenForReading(path, &info));
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        &EVP_MD_CTX_free);
-  EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
-  std::vector<char> buffer(1U << 20);
+  INFERD_ASSIGN(Digest digest, Digest::Make(DigestKind::kSha256));
+  std::vector<std::byte> buffer(1U << 20);
   for (;;) {
     const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) {
@@ -168,16 +166,9 @@ Result<std::string> Sha256OfFile(const std::string& path) {
     if (got == 0) {
       break;
     }
-    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(got));
+    digest.Update(std::span(buffer).first(static_cast<std::size_t>(got)));
   }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_DigestFinal_ex(context.get(), digest, &length);
-  std::string hex;
-  for (unsigned int i = 0; i < length; ++i) {
-    hex += fmt::format("{:02x}", digest[i]);
-  }
-  return hex;
+  return ToHex(digest.Finish());
 }
 
 std::string CacheDir() {

@@ -10,7 +10,6 @@
 namespace inferd::leader {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kNever = INT64_MAX;
 constexpr std::int64_t kMaxRespawnPauseMs = 5'000;
 
@@ -52,7 +51,7 @@ int RankSet::RankOf(std::uint64_t worker_id) const {
 
 void RankSet::SetState(Rank* rank, RankState state, std::int64_t deadline_ms) {
   rank->state = state;
-  rank->deadline_ns = deadline_ms < 0 ? kNever : clock_.NowNs() + deadline_ms * kNsPerMs;
+  rank->deadline_ns = deadline_ms < 0 ? kNever : clock_.NowNs() + deadline_ms * base::kNsPerMs;
 }
 
 void RankSet::OnHello(const std::shared_ptr<rpc::Peer>& peer) {

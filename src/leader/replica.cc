@@ -12,7 +12,6 @@
 namespace inferd::leader {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
 /// Timers (deadlines, respawns) are looked at this often while there is anything to wait for.
 constexpr std::chrono::milliseconds kTimerPeriod{20};
 constexpr std::chrono::milliseconds kIdlePeriod{500};
@@ -100,7 +99,7 @@ ReplicaStats Replica::stats() const {
   stats.phase = phase_.load();
   const std::lock_guard lock(backlog_mutex_);
   stats.waiting_tokens = backlog_.prompt_tokens();
-  stats.predicted_wait_ms = backlog_.WaitNs({.share = "u"}, clock_.NowNs()) / kNsPerMs;
+  stats.predicted_wait_ms = backlog_.WaitNs({.share = "u"}, clock_.NowNs()) / base::kNsPerMs;
   return stats;
 }
 
@@ -108,7 +107,7 @@ LoadProgress Replica::load_progress() const { return {bytes_done_.load(), bytes_
 
 void Replica::CheckStuckSend() {
   const std::int64_t started = send_started_ns_.load();
-  if (started == 0 || clock_.NowNs() - started < options_.ranks.step_deadline_ms * kNsPerMs) {
+  if (started == 0 || clock_.NowNs() - started < options_.ranks.step_deadline_ms * base::kNsPerMs) {
     return;
   }
   const std::lock_guard lock(peers_mutex_);
@@ -182,7 +181,7 @@ void Replica::Handle(SubmitEvent& event) {
     sequence.user = request.user;
     sequence.weight = request.weight;
     if (request.queue_deadline_ms > 0) {
-      sequence.queue_deadline_ns = clock_.NowNs() + request.queue_deadline_ms * kNsPerMs;
+      sequence.queue_deadline_ns = clock_.NowNs() + request.queue_deadline_ms * base::kNsPerMs;
     }
     sequence.cache_salt = request.cache_salt;
     sequence.fork_key = request.n > 1 ? first : 0;
@@ -303,7 +302,7 @@ void Replica::CheckRanks() {
       log::Info("leader",
                 "replica {} is back after {} ms, generation {}",
                 options_.ranks.replica,
-                (clock_.NowNs() - fault_began_ns_) / kNsPerMs,
+                (clock_.NowNs() - fault_began_ns_) / base::kNsPerMs,
                 generation_);
     }
     was_ready_ = true;
@@ -315,7 +314,7 @@ void Replica::CheckRanks() {
 }
 
 void Replica::CheckRecoveryDeadline() {
-  const std::int64_t waited_ms = (clock_.NowNs() - fault_began_ns_) / kNsPerMs;
+  const std::int64_t waited_ms = (clock_.NowNs() - fault_began_ns_) / base::kNsPerMs;
   const std::int64_t most_ms = waking_ ? kWakeMost.count() : options_.recovery_deadline_ms;
   if (!gave_up_waiting_ && waited_ms > most_ms) {
     gave_up_waiting_ = true;
@@ -332,7 +331,7 @@ void Replica::CheckStepDeadline() {
     return;
   }
   const std::int64_t since = std::max(sent_.front().sent_ns, last_result_ns_);
-  if (clock_.NowNs() - since > options_.ranks.step_deadline_ms * kNsPerMs) {
+  if (clock_.NowNs() - since > options_.ranks.step_deadline_ms * base::kNsPerMs) {
     BeginRecovery(fmt::format("step {} has run for more than {} ms",
                               sent_.front().step,
                               options_.ranks.step_deadline_ms));

@@ -12,7 +12,6 @@
 namespace inferd::leader {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kMinRetryAfterMs = 50;
 constexpr std::int64_t kMaxRetryAfterMs = 120'000;
 
@@ -56,7 +55,7 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   const std::int64_t now_ns = clock_.NowNs();
   const auto refuse = [&](std::optional<std::int64_t> soonest_ns) {
     if (refusal != nullptr && soonest_ns) {
-      const std::int64_t ms = backlog_.AppointNs(work, *soonest_ns, now_ns) / kNsPerMs;
+      const std::int64_t ms = backlog_.AppointNs(work, *soonest_ns, now_ns) / base::kNsPerMs;
       refusal->retry_after_ms = std::clamp(ms, kMinRetryAfterMs, kMaxRetryAfterMs);
     }
   };
@@ -81,13 +80,13 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   }
   if (options_.max_predicted_wait_ms > 0) {
     const std::int64_t wait_ns = backlog_.WaitNs(work, now_ns);
-    const std::int64_t most_ns = options_.max_predicted_wait_ms * kNsPerMs;
+    const std::int64_t most_ns = options_.max_predicted_wait_ms * base::kNsPerMs;
     if (wait_ns > most_ns) {
       refuse(wait_ns - most_ns);
       return ResourceExhausted(
           "this request would wait about {} ms for its turn, at most {} ms are taken; try again "
           "later",
-          wait_ns / kNsPerMs,
+          wait_ns / base::kNsPerMs,
           options_.max_predicted_wait_ms);
     }
   }

@@ -154,20 +154,15 @@ void CpuActivations::CopyIn(std::int64_t rows,
 }
 
 void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row) {
-  const auto copy =
-      [&](tensor::HostBuffer& to, const tensor::HostBuffer& source, std::int64_t row_bytes) {
-        std::memcpy(to.data() + row * row_bytes,
-                    source.data() + from_row * row_bytes,
-                    static_cast<std::size_t>(row_bytes));
-      };
-  if ((forms_ & kActInt8) != 0) {
-    copy(int8_, from.int8_, ld_int8_ * static_cast<std::int64_t>(sizeof(kernels::ActBlock)));
-  }
-  if ((forms_ & kActFloat) != 0) {
-    copy(float_, from.float_, k_ * 4);
-  }
-  if ((forms_ & kActBf16) != 0) {
-    copy(bf16_, from.bf16_, ld_bf16_ * 2);
+  const auto sources = from.Planes();
+  const auto planes = Planes();
+  for (std::size_t i = 0; i < planes.size(); ++i) {
+    if (planes[i].data != nullptr) {
+      const std::size_t bytes = planes[i].row_bytes;
+      std::memcpy(planes[i].data + static_cast<std::size_t>(row) * bytes,
+                  sources[i].data + static_cast<std::size_t>(from_row) * bytes,
+                  bytes);
+    }
   }
 }
 

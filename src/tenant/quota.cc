@@ -8,11 +8,10 @@
 namespace inferd::tenant {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
 // When a running request ends is not known; a client may ask again after this.
 constexpr std::int64_t kPlaceRetryMs = 1000;
 
-std::int64_t MsUp(std::int64_t ns) { return (ns + kNsPerMs - 1) / kNsPerMs; }
+std::int64_t MsUp(std::int64_t ns) { return (ns + base::kNsPerMs - 1) / base::kNsPerMs; }
 
 RateState StateOf(std::optional<TokenBucket>* bucket, std::int64_t now_ns) {
   if (!*bucket) {

@@ -115,7 +115,7 @@ void AddEngine(const leader::InferenceService& service, MetricsPage* page) {
   page->Gauge("inferd_kv_cache_usage_perc",
               "vllm:kv_cache_usage_perc",
               "KV pages in use, 0 to 1.",
-              sum.kv_pages_total > 0 ? real(sum.kv_pages_used) / real(sum.kv_pages_total) : 0);
+              KvUse(sum));
   page->Gauge(
       "inferd_kv_pages_total", nullptr, "KV pages of all replicas.", real(sum.kv_pages_total));
   page->Gauge(

@@ -12,10 +12,6 @@ namespace {
 
 double Real(auto value) { return static_cast<double>(value); }
 
-double KvUse(const leader::ReplicaStats& sum) {
-  return sum.kv_pages_total > 0 ? Real(sum.kv_pages_used) / Real(sum.kv_pages_total) : 0;
-}
-
 double HitRate(const leader::ReplicaStats& sum) {
   return sum.prefix_queries > 0 ? Real(sum.prefix_hits) / Real(sum.prefix_queries) : 0;
 }

@@ -16,6 +16,13 @@
 
 namespace inferd::api {
 
+/// KV pages in use, 0 to 1.
+inline double KvUse(const leader::ReplicaStats& stats) {
+  return stats.kv_pages_total > 0
+             ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages_total)
+             : 0;
+}
+
 /// Adds families under `inferd_x` and, with `vllm_names`, where dashboards know it, `vllm:y`. One
 /// thread.
 class MetricsPage {

@@ -40,6 +40,14 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
+float Largest(const std::vector<float>& logits) {
+  float largest = 0;
+  for (const float logit : logits) {
+    largest = std::max(largest, std::abs(logit));
+  }
+  return largest;
+}
+
 class GoldenTest : public testing::TestWithParam<Case> {
  protected:
   // Largest absolute difference; infinite for NaN.
@@ -94,10 +102,7 @@ TEST_P(GoldenTest, LogitsMatchAsServed) {
 TEST_P(GoldenTest, LogitsMatchWithBf16Kv) {
   const Golden golden = ReadGolden(GetParam().family);
   const auto& expected = golden.floats.at("logits");
-  float largest = 0;
-  for (const float logit : expected) {
-    largest = std::max(largest, std::abs(logit));
-  }
+  const float largest = Largest(expected);
   EXPECT_LE(Worst(golden.ints.at("input_ids"), expected, spec::KvDtype::kBf16), 2e-2F * largest)
       << "largest logit " << largest;
 }
@@ -110,10 +115,7 @@ TEST_P(GoldenTest, LogitsMatchInBf16) {
   }
   const Golden golden = ReadGolden(GetParam().family);
   const auto& expected = golden.floats.at("logits");
-  float largest = 0;
-  for (const float logit : expected) {
-    largest = std::max(largest, std::abs(logit));
-  }
+  const float largest = Largest(expected);
   EXPECT_LE(Worst(golden.ints.at("input_ids"), expected, spec::KvDtype::kAuto, true),
             4e-2F * largest)
       << "largest logit " << largest;
