@@ -4,7 +4,6 @@
 import contextlib
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import time
@@ -14,6 +13,7 @@ import urllib.request
 import openai
 import pytest
 
+import processes
 import toy_model
 
 START_SECONDS = 120
@@ -107,8 +107,7 @@ class Server:
 
     def workers(self):
         """The pids of the worker processes, in order of rank."""
-        return sorted(int(pid) for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
-                      for pid in (task / "children").read_text().split())
+        return sorted(processes.children(self.process.pid))
 
     @contextlib.contextmanager
     def paused_workers(self):

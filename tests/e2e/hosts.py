@@ -182,8 +182,3 @@ class Cluster:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def children(pid):
-    return [int(p) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
-            for p in (task / "children").read_text().split()]

@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+import processes
 from conftest import complete
 
 
@@ -25,11 +26,7 @@ def call(server, path, method="POST", key=None):
 
 def resident(server):
     """Bytes of all workers in memory."""
-    total = 0
-    for pid in server.workers():
-        with open(f"/proc/{pid}/statm") as file:
-            total += int(file.read().split()[1]) * 4096
-    return total
+    return sum(map(processes.resident_bytes, server.workers()))
 
 
 def prompt_of(number):

@@ -13,7 +13,8 @@ import urllib.request
 
 import pytest
 
-from hosts import MODELS, READY_SECONDS, REQUEST, Cluster, Network, children, environment, why_not
+from hosts import MODELS, READY_SECONDS, REQUEST, Cluster, Network, environment, why_not
+from processes import children
 
 
 @pytest.fixture
