@@ -81,7 +81,7 @@ void BM_MatMul(benchmark::State& state) {
   const std::int64_t rows = state.range(3);
   std::vector<std::unique_ptr<PackedMatrix>> copies;
   std::size_t bytes = 0;
-  while (copies.empty() || (rows <= 16 && bytes < (std::size_t{640} << 20))) {
+  while (copies.empty() || (rows <= 16 && bytes < (std::size_t{256} << 20))) {
     copies.push_back(Matrix(type, n, k));
     bytes += copies.back()->bytes();
   }

@@ -5,7 +5,7 @@
 Every round takes the formats in turn: the machine's limits, then every engine once, then the limits again; where they drift by more than
 10 % (--max-drift) these figures are void and taken anew. In process: prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams. Over HTTP: the workloads of
 load_client.py, one client for all. Figures are medians over rounds, ratios are medians of the rounds' ratios. Writes build/peers.json
-after every round, and a table in Markdown to standard output: what is lost is shown too.
+as they come, and a table in Markdown to standard output: what is lost is shown too.
 """
 import argparse
 import json
@@ -91,8 +91,8 @@ class Bench:
         result["drift"] = max(abs(after[key] / before[key] - 1) for key in ("read_gb_per_s", "int8_gop_per_s"))
         return result
 
-    def round(self):
-        """The formats that the machine held still for, and all that were void."""
+    def round(self, save):
+        """The formats that the machine held still for, and all that were void; save(round so far) after each."""
         result = {"load_before": os.getloadavg()[0], "in_process": {}, "http": {}, "peaks": {}, "void": []}
         for form in self.arguments.formats:
             for _ in range(MAX_TRIES):
@@ -100,8 +100,10 @@ class Bench:
                 if got["drift"] <= self.arguments.max_drift:
                     for key in ("in_process", "http", "peaks"):
                         result[key][form] = got[key]
+                    save(result)
                     break
                 result["void"].append({"format": form, **got})
+                save(result)
                 say(f"  void: the machine's limits drifted by {got['drift']:.0%} (something else ran?)")
         return result
 
@@ -187,12 +189,15 @@ def main():
     arguments = parser.parse_args()
     arguments.model = arguments.model or arguments.cache / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
     bench = Bench(arguments)
+    (ROOT / "build").mkdir(exist_ok=True)
     rounds = []
+
+    def save(unfinished):
+        (ROOT / "build" / "peers.json").write_text(json.dumps({"rounds": rounds + [unfinished]}, indent=1))
+
     while len(rounds) < arguments.rounds:
         say(f"round {len(rounds) + 1} of {arguments.rounds}, load {os.getloadavg()[0]:.1f}")
-        rounds.append(bench.round())
-        (ROOT / "build").mkdir(exist_ok=True)
-        (ROOT / "build" / "peers.json").write_text(json.dumps({"rounds": rounds}, indent=1))
+        rounds.append(bench.round(save))
     report(rounds, arguments.workloads)
     if void := sum(len(r["void"]) for r in rounds):
         print(f"{void} times a format's figures were void.")
