@@ -22,25 +22,33 @@ constexpr std::int64_t kGroupPanels = 4;
 constexpr std::int64_t kChunkSteps = 64;
 static_assert(kMatMulScratch >= kMatMulRows * kPanelRows * 4 + 12 * 2 * kChunkSteps * 4);
 
-/// Adds `units` of a to c [tokens, 32]; tokens of a are lda units apart. ahead: prefetch distance
-/// in bytes.
+// What a tile asks for at each of its steps: the tiles of a chunk share the bytes of a later one,
+// so that memory is busy in all of them. step 0: the line at `next` again and again, which costs
+// nothing.
+struct Ahead {
+  const std::uint8_t* next;
+  std::ptrdiff_t step;
+};
+
+/// Adds `units` of a to c [tokens, 32]; tokens of a are lda units apart.
 template <class Step, int kTokens>
 void PlainTile(const std::uint8_t* w,
                std::int64_t units,
                const float* a,
                std::ptrdiff_t lda,
                float* c,
-               std::ptrdiff_t ahead) {
+               Ahead ahead) {
   __m512 f[2][kTokens];
   Unroll<kTokens>([&](auto t) INFERD_INLINE {
     f[0][t] = _mm512_load_ps(c + t * 32);
     f[1][t] = _mm512_load_ps(c + t * 32 + 16);
   });
   for (std::int64_t steps = units / Step::kUnits; steps > 0; --steps) {
-    Prefetch(w + ahead);
+    Prefetch(ahead.next);
     if constexpr (Step::kBytes == 128) {
-      Prefetch(w + ahead + 64);
+      Prefetch(ahead.next + ahead.step / 128 * 64);
     }
+    ahead.next += ahead.step;
     Step::template Add<kTokens>(w, a, lda, f);
     w += Step::kBytes;
     a += Step::kUnits;
@@ -63,7 +71,7 @@ INFERD_INLINE inline void PlainTileRows(std::int64_t tokens,
                                         const float* a,
                                         std::ptrdiff_t lda,
                                         float* c,
-                                        std::ptrdiff_t ahead) {
+                                        const Ahead& ahead) {
   switch (tokens) {
     case 1:
       return PlainTile<Step, 1>(w, units, a, lda, c, ahead);
@@ -140,9 +148,13 @@ void PanelGroup(const MatMulArgs& args,
         a = copy;
         lda = count;
       }
-      const std::ptrdiff_t ahead = i == 0 && m <= kFewRows ? kPrefetchAhead : 0;
       for (std::int64_t p = 0; p < panels; ++p) {
         const std::uint8_t* w = panel(p) + k / Step::kUnits * Step::kBytes;
+        Ahead ahead = {w, 0};
+        if (m <= kFewRows) {
+          ahead.step = (Step::kBytes + tiles - 1) / tiles;
+          ahead.next = w + kPrefetchAhead + i * (count / Step::kUnits) * ahead.step;
+        }
         PlainTileRows<Step>(tokens, w, count, a, lda, c + (p * m + t0) * kPanelRows, ahead);
       }
     }
