@@ -19,7 +19,11 @@ namespace {
 // Up to kFewRows rows the panel's way from memory decides: panels go one by one, prefetched.
 constexpr std::int64_t kFewRows = 32;
 constexpr std::int64_t kGroupPanels = 4;
-constexpr std::int64_t kChunkSteps = 64;
+// Steps of k between two readings of the sums. Few rows: what was asked for ahead is then used by
+// every tile while it is in the first-level cache. Many: measured on a Zen 4, 256 steps are 4 to 8
+// % faster than 64 there.
+constexpr std::int64_t kFewChunkSteps = 64;
+constexpr std::int64_t kChunkSteps = 256;
 static_assert(kMatMulScratch >= kMatMulRows * kPanelRows * 4 + 12 * 2 * kChunkSteps * 4);
 
 // What a tile asks for at each of its steps: the tiles of a chunk share the bytes of a later one,
@@ -129,7 +133,8 @@ void PanelGroup(const MatMulArgs& args,
                 std::int64_t p0,
                 std::int64_t panels) {
   const std::int64_t tiles = (m + 11) / 12;
-  const std::int64_t chunk = m <= 12 ? in.units : kChunkSteps * Step::kUnits;
+  const std::int64_t steps = m <= kFewRows ? kFewChunkSteps : kChunkSteps;
+  const std::int64_t chunk = m <= 12 ? in.units : steps * Step::kUnits;
   float* c = reinterpret_cast<float*>(args.scratch);  // [panels, m, 32]
   float* copy = c + panels * m * kPanelRows;
   __builtin_memset(c, 0, static_cast<std::size_t>(panels * m) * kPanelRows * 4);
