@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 import harness
-from harness import FOX, chat_body, eventually, free_ports, read_stream
+from harness import FOX, Load, chat_body, eventually, free_ports, read_stream
 
 ROUTERS = {
     "sglang-router": ["sglang-router", "launch", "--policy", "cache_aware"],
@@ -67,3 +67,22 @@ def test_chats_stickiness_and_the_death_of_a_worker(router, inferd):
         eventually(lambda: ask(long) == (200, FOX), 60, 0.2)
         assert [ask(f"{n} " + long) for n in range(10)] == [(200, FOX)] * 10
         assert generated(workers[1 - favourite]) > 0
+
+
+def test_a_worker_dies_under_load(router, inferd):
+    """The worker that all chats run on is killed. What the routers promise: a chat that has not begun to be answered is tried again
+    on the other worker, a stream that has breaks with an error that its client sees, and what is asked afterwards is answered."""
+    workers = [inferd(), inferd()]
+    streams = 6
+    load = Load(router(workers), {}, plain=6, streams=streams, tokens=300)
+    try:
+        load.wait_done(40)
+        running = [w.metric("inferd_num_requests_running") for w in workers]
+        assert max(running) > streams / 2, running  # the same prompt stays with one worker
+        workers[running.index(max(running))].kill()
+        load.wait_done(load.done() + 60, 90)
+    finally:
+        load.stop()
+    assert load.failures == []
+    assert load.silent_cuts == []
+    assert load.streams_broken <= streams
