@@ -5,6 +5,7 @@ Follows the kubelet's rules: a probe that has not answered in timeoutSeconds has
 startup has succeeded, liveness ends with the deletion, grace counts from the deletion and includes preStop.
 """
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -17,10 +18,12 @@ import harness
 
 
 class Kubelet:
-    def __init__(self, folder, binary, pod, container, mounts, port, fields=None, variables=None, flags=(), name="pod"):
-        """`mounts`: path in the container -> path here; `port`: a free one in place of the container's own."""
-        self.pod, self.container, self.mounts = pod, container, mounts
+    def __init__(self, folder, binary, pod, container, mounts, port=None, fields=None, variables=None, flags=(), name="pod", place=None):
+        """`mounts`: path in the container -> path here; `port`: a free one in place of the container's own. `place`: (Pods,
+        number), the network of its own in which the container keeps its port and addresses."""
+        self.pod, self.container, self.mounts, self.place = pod, container, mounts, place
         own = next((p["containerPort"] for p in container.get("ports", [])), None)
+        port = own if port is None else port
         self.port_names = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
         self.ports = {own: port}
         self.environment = dict(variables or {})
@@ -32,8 +35,11 @@ class Kubelet:
         args = [f"--port={port}" if argument == f"--port={own}" else argument for argument in args]
         if own is not None and f"--port={port}" not in args:
             args.append(f"--port={port}")
-        args = ["--host=127.0.0.1" if argument == "--host=0.0.0.0" else argument for argument in args]
-        self.process = harness.Process(folder, [binary, *args, *flags], name=name, environment=self.environment)
+        if place is None:
+            args = ["--host=127.0.0.1" if argument == "--host=0.0.0.0" else argument for argument in args]
+        command = [binary, *args, *flags]
+        self.process = harness.Process(folder, command if place is None else place[0].command(place[1], command), name=name,
+                                       environment=self.environment)
         self.failures, self.counts, self.deleted = [], {}, threading.Event()
         self.threads = []
 
@@ -44,6 +50,10 @@ class Kubelet:
         for there, here in sorted(self.mounts.items(), reverse=True):
             text = re.sub(rf"(^|=){re.escape(there)}(?=/|$)", lambda match: match[1] + str(here), text)
         return text
+
+    def network(self):
+        """A context in which the calling thread's connections are the container's own."""
+        return contextlib.nullcontext() if self.place is None else self.place[0].inside(self.place[1])
 
     def url(self, get):
         port = self.port_names.get(get["port"], get["port"])
@@ -56,10 +66,11 @@ class Kubelet:
         try:
             if "exec" in probe:
                 command = [self.local(part).replace(":8000/", f":{self.ports[8000]}/") for part in probe["exec"]["command"]]
-                done = subprocess.run(command, capture_output=True, timeout=probe.get("timeoutSeconds", 1),
-                                      env={"PATH": "/usr/bin:/bin", **self.environment})
+                with self.network():
+                    done = subprocess.run(command, capture_output=True, timeout=probe.get("timeoutSeconds", 1),
+                                          env={"PATH": "/usr/bin:/bin", **self.environment})
                 return None if done.returncode == 0 else f"{kind}: {done.stderr}"
-            with httpx.Client(verify=False, timeout=probe.get("timeoutSeconds", 1)) as client:
+            with self.network(), httpx.Client(verify=False, timeout=probe.get("timeoutSeconds", 1)) as client:
                 status = client.get(self.url(probe["httpGet"])).status_code
             return None if 200 <= status < 400 else f"{kind}: {status}"
         except (httpx.HTTPError, subprocess.TimeoutExpired) as error:

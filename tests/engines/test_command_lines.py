@@ -115,7 +115,8 @@ def test_they_are_found():
     """The kinds of places that have one, so that a pattern that finds nothing any more does not pass."""
     places = {path.relative_to(harness.ROOT).as_posix() for path, _ in LINES}
     assert len(LINES) >= 38, len(LINES)
-    assert {"deploy/k8s/lws.yaml", "deploy/k8s/mig.yaml", "deploy/kserve/servingruntime.yaml", "deploy/kserve/multinode.yaml",
+    assert {"deploy/k8s/lws.yaml", "deploy/k8s/statefulset.yaml", "deploy/k8s/mig.yaml", "deploy/kserve/servingruntime.yaml",
+            "deploy/kserve/clusterservingruntime.yaml", "deploy/kserve/multinode.yaml",
             "deploy/kserve/llminferenceservice.yaml", "deploy/kserve/inferenceservice.yaml", "docker/compose.yaml",
             "docker/Dockerfile.cpu", "docker/Dockerfile.cuda", "integrations/ray_serve/serve_config.yaml", "README.md",
             "docs/planning.md", "docs/security.md", "docs/batches.md", "docs/operations.md"} <= places

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of the chart, the ServingRuntime and the LLMInferenceService, started and probed as a kubelet would.
+"""The command lines of the chart, the plain manifests, the runtimes and the LLMInferenceService, started and probed as a kubelet would.
 
 Contract, not controller: KServe's merging of config and service and its filling in of templates are done here.
 """
@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 import harness
+import pods
 from harness import chat_body, read_stream
 from kube import documents
 from kubelet import Kubelet
@@ -39,9 +40,13 @@ def from_chart(engine, folder, toy):
     return pod, pod["containers"][0], {"/models/toy": toy}
 
 
-def from_runtime(_, folder, toy):
-    runtime = documents(harness.DEPLOY / "kserve/servingruntime.yaml")[0]["spec"]
+def from_runtime(_, folder, toy, name="servingruntime"):
+    runtime = documents(harness.DEPLOY / f"kserve/{name}.yaml")[0]["spec"]
     return {"terminationGracePeriodSeconds": 75}, fill(runtime["containers"][0], Name="chat"), {"/mnt/models": toy}
+
+
+def from_cluster_runtime(engine, folder, toy):
+    return from_runtime(engine, folder, toy, "clusterservingruntime")
 
 
 def from_llm_service(_, folder, toy):
@@ -69,7 +74,7 @@ def kubelet(tmp_path, binary):
         each.stop()
 
 
-@pytest.mark.parametrize("source", [from_chart, from_runtime, from_llm_service])
+@pytest.mark.parametrize("source", [from_chart, from_runtime, from_cluster_runtime, from_llm_service])
 def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, source):
     """No probe fails under load, no stream is dropped by the end, which fits into the grace period."""
     pod, container, mounts = source(engine, tmp_path, toy)
@@ -149,3 +154,84 @@ def test_a_group_finds_itself(kubelet, engine, tmp_path, toy):
     assert reply.json()["choices"][0]["message"]["content"] == harness.FOX
     assert leader.delete() == 0, leader.process.log()
     assert worker.process.process.wait(30) == 0, worker.process.log()
+
+
+def on_cpus(container, **sizes):
+    """A container of the manifests for GPUs on this host's CPUs: without the device, and with its sizes made smaller."""
+    container = copy.deepcopy(container)
+    container["args"] = [re.sub(r"^--(tp|pp)=\d+$", lambda m: f"--{m[1]}={sizes[m[1]]}", argument) for argument in container["args"]
+                         if argument != "--device=cuda"]
+    return container
+
+
+def secret_of(folder):
+    secret = folder / "cluster"
+    secret.mkdir()
+    (secret / "secret").write_text("a secret of this test, long enough to be one\n")
+    return secret
+
+
+def serves_and_ends(leader, worker):
+    """A group that is complete: it answers, its probes stay good under streams, and both end with status 0."""
+    leader.start()
+    texts = []
+
+    def stream():
+        with leader.network(), httpx.Client(timeout=60) as client:
+            for _ in range(4):
+                texts.append(len(read_stream(client, "http://127.0.0.1:%d" % next(iter(leader.ports.values())),
+                                             chat_body("count", model=leader.model, max_tokens=100)).split()))
+
+    threads = [threading.Thread(target=stream) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    harness.eventually(lambda: leader.counts.get("readinessProbe", 0) >= 3 and leader.counts.get("livenessProbe", 0) >= 1, 30)
+    assert texts == [100] * 16, leader.process.log()
+    assert leader.failures == []
+    assert leader.delete() == 0, leader.process.log()
+    assert worker.process.process.wait(30) == 0, worker.process.log()
+
+
+def test_a_stateful_set_finds_itself(kubelet, tmp_path, toy):
+    """Both pods of deploy/k8s/statefulset.yaml in networks of their own, with the names, variables and ordinals that they would have."""
+    stateful, = [d for d in documents(harness.DEPLOY / "k8s/statefulset.yaml") if d["kind"] == "StatefulSet"]
+    spec = stateful["spec"]
+    pod = spec["template"]["spec"]
+    service = spec["serviceName"]
+    secret = secret_of(tmp_path)
+    members = [f"{stateful['metadata']['name']}-{ordinal}" for ordinal in range(spec["replicas"])]
+    with pods.make(tmp_path, [[f"{name}.{service}.team-ml.svc"] for name in members]) as network:
+        units = []
+        for ordinal in (1, 0):
+            fields = {"status.podIP": network.address(ordinal), "metadata.namespace": "team-ml", "metadata.name": members[ordinal],
+                      "metadata.labels['apps.kubernetes.io/pod-index']": str(ordinal)}
+            units.append(kubelet(pod, on_cpus(pod["containers"][0], tp=1, pp=2),
+                                 {"/models/llama-70b": toy, "/etc/inferd/cluster": secret}, fields=fields, flags=FLAGS, name=members[ordinal],
+                                 place=(network, ordinal)))
+        worker, leader = units
+        leader.model = "llama-70b"
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert worker.probe(kind) is None  # a member that does not lead has nothing to show
+        serves_and_ends(leader, worker)
+
+
+def test_the_nodes_of_a_runtime_find_one_another(kubelet, tmp_path, toy):
+    """Head and worker of deploy/kserve/multinode.yaml in networks of their own, with the variables that KServe gives them."""
+    runtime, = [d for d in documents(harness.DEPLOY / "kserve/multinode.yaml") if d["kind"] == "ServingRuntime"]
+    spec = runtime["spec"]
+    secret = secret_of(tmp_path)
+    sizes = {"TENSOR_PARALLEL_SIZE": "1", "PIPELINE_PARALLEL_SIZE": str(spec["workerSpec"]["pipelineParallelSize"]),
+             "RAY_NODE_COUNT": str(spec["workerSpec"]["pipelineParallelSize"]), "REQUEST_GPU_COUNT": "1"}
+    head_service = "llama-70b-two-nodes-head-1"
+    with pods.make(tmp_path, [[f"{head_service}.team-ml.svc"], ["worker"]]) as network:
+        units = []
+        for number, container, more in ((1, spec["workerSpec"]["containers"][0], {"HEAD_SVC": head_service}), (0, spec["containers"][0], {})):
+            fields = {"status.podIP": network.address(number), "metadata.namespace": "team-ml"}
+            units.append(kubelet({"terminationGracePeriodSeconds": 75}, on_cpus(fill(container, Name="llama-70b-two-nodes")),
+                                 {"/mnt/models": toy, "/etc/inferd/cluster": secret}, fields=fields, variables={**sizes, **more},
+                                 flags=FLAGS if number == 0 else (), name=container["name"], place=(network, number)))
+        worker, leader = units
+        leader.model = "llama-70b-two-nodes"
+        serves_and_ends(leader, worker)

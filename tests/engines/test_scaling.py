@@ -23,6 +23,7 @@ from kube import Cluster, Refused, documents
 from test_scheduling import GPU, claim, lws, pod_of
 
 METRICS = "external.metrics.k8s.io/v1beta1"
+NAMES = ("inferd_num_requests_waiting", "inferd_kv_cache_usage_perc")
 
 
 class ExternalMetrics:
@@ -40,15 +41,15 @@ class ExternalMetrics:
                 found = re.fullmatch(rf"/apis/{METRICS}/namespaces/([\w-]+)/(\w+)", url.path)
                 if url.path == f"/apis/{METRICS}":
                     self._answer(200, {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": METRICS, "resources": [
-                        {"name": "inferd_num_requests_waiting", "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList",
-                         "verbs": ["get"]}]})
+                        {"name": name, "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
+                        for name in NAMES]})
                 elif found:
                     selector = urllib.parse.parse_qs(url.query).get("labelSelector", [""])[0]
                     outer.asked.append((found[1], found[2], selector))
                     labels = dict(pair.split("=") for pair in selector.split(",") if pair)
                     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                     self._answer(200, {"kind": "ExternalMetricValueList", "apiVersion": METRICS, "metadata": {}, "items": [
-                        {"metricName": found[2], "metricLabels": labels, "timestamp": now, "value": str(int(value))}
+                        {"metricName": found[2], "metricLabels": labels, "timestamp": now, "value": f"{round(1000 * value)}m"}
                         for value in outer.values(server, found[2], labels)]})
                 else:
                     self._answer(404, {})
@@ -98,69 +99,118 @@ def cluster(tmp_path, shared, engine):
         made.stop()
 
 
+class Scaled:
+    """deploy/k8s/lws.yaml at one group and deploy/k8s/hpa.yaml with its waits made shorter, in a running autoscaler that reads the
+    metrics of `server`. The controller of LeaderWorkerSets is played: all groups that are wanted are there."""
+
+    def __init__(self, cluster, server, folder):
+        self.cluster = cluster
+        self.metrics = ExternalMetrics(folder, server)
+        cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics", "namespace": "default"},
+                       "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": self.metrics.port}]}})
+        cluster.apply({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1beta1.external.metrics.k8s.io"},
+                       "spec": {"group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+                                "insecureSkipTLSVerify": True, "service": {"name": "metrics", "namespace": "default", "port": self.metrics.port}}})
+        eventually(lambda: cluster.http.get(f"/apis/{METRICS}").status_code == 200, 60)
+        manifest = lws()
+        manifest["spec"]["replicas"] = 1
+        cluster.apply(manifest)
+        self.path = cluster.path(manifest)
+        hpa, = documents(harness.DEPLOY / "k8s/hpa.yaml")
+        hpa["spec"]["behavior"]["scaleDown"] = {"stabilizationWindowSeconds": 3, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 2}]}
+        cluster.apply(hpa)
+        self.hpa_path = cluster.path(hpa)
+
+    def __enter__(self):
+        self.over = threading.Event()
+        self.controller = threading.Thread(target=self._control)
+        self.controller.start()
+        try:
+            manager = self.cluster.start_controllers("horizontal-pod-autoscaler-controller", horizontal_pod_autoscaler_sync_period="1s")
+            eventually(lambda: len(self.metrics.asked) >= 6, 60, message=manager.log)
+            assert set(self.metrics.asked) == {("team-ml", name, "model_name=llama-70b") for name in NAMES}
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.controller.join(30)
+
+    def _control(self):
+        while not self.over.is_set():
+            wanted = self.replicas()
+            self.cluster.patch(self.path + "/status", {"status": {"replicas": wanted, "readyReplicas": wanted,
+                                                                  "hpaPodSelector": "leaderworkerset.sigs.k8s.io/name=llama-70b"}})
+            self.over.wait(0.3)
+
+    def replicas(self):
+        return self.cluster.get(self.path)["spec"]["replicas"]
+
+    def status(self):
+        return json.dumps(self.cluster.get(self.hpa_path)["status"])
+
+
 def test_queue_scales_groups_up_and_down(cluster, inferd, tmp_path):
-    """1 -> 5 -> 1 on inferd_num_requests_waiting, by deploy/k8s/hpa.yaml with its waits made shorter."""
+    """1 -> 5 -> 1 on inferd_num_requests_waiting."""
     server = inferd("--max-num-seqs", "1", "--max-waiting", "100", served=("llama-70b", "chat"))
-    metrics = ExternalMetrics(tmp_path, server)
-    cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics", "namespace": "default"},
-                   "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": metrics.port}]}})
-    cluster.apply({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1beta1.external.metrics.k8s.io"},
-                   "spec": {"group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
-                            "insecureSkipTLSVerify": True, "service": {"name": "metrics", "namespace": "default", "port": metrics.port}}})
-    eventually(lambda: cluster.http.get(f"/apis/{METRICS}").status_code == 200, 60)
-    manifest = lws()
-    manifest["spec"]["replicas"] = 1
-    cluster.apply(manifest)
-    path = cluster.path(manifest)
-    stop = threading.Event()
+    seen, asking = [], threading.Event()
+    asking.set()
 
-    def controller():  # of LeaderWorkerSets: all groups that are wanted are there
-        while not stop.is_set():
-            wanted = cluster.get(path)["spec"]["replicas"]
-            cluster.patch(path + "/status", {"status": {"replicas": wanted, "readyReplicas": wanted,
-                                                        "hpaPodSelector": "leaderworkerset.sigs.k8s.io/name=llama-70b"}})
-            stop.wait(0.3)
-
-    def client(asking):
+    def client():
         with httpx.Client(timeout=120) as http_client:
             while asking.is_set():
                 http_client.post(server.url + "/v1/chat/completions", json=chat_body("count", max_tokens=200))
 
-    def replicas():
-        return cluster.get(path)["spec"]["replicas"]
-
-    hpa, = documents(harness.DEPLOY / "k8s/hpa.yaml")
-    hpa["spec"]["behavior"]["scaleDown"] = {"stabilizationWindowSeconds": 3, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 2}]}
-    cluster.apply(hpa)
-    seen, asking = [], threading.Event()
-    asking.set()
-    threads = [threading.Thread(target=controller)]
-    clients = [threading.Thread(target=client, args=(asking,)) for _ in range(41)]
-    threads[0].start()
-    try:
-        manager = cluster.start_controllers("horizontal-pod-autoscaler-controller", horizontal_pod_autoscaler_sync_period="1s")
-        eventually(lambda: len(metrics.asked) >= 3, 60, message=manager.log)
-        assert set(metrics.asked) == {("team-ml", "inferd_num_requests_waiting", "model_name=llama-70b")}
-        assert replicas() == 1  # nothing waits
+    clients = [threading.Thread(target=client) for _ in range(41)]
+    with Scaled(cluster, server, tmp_path) as groups:
+        assert groups.replicas() == 1  # nothing waits
         for thread in clients:
             thread.start()
-        eventually(lambda: server.metric("inferd_num_requests_waiting") == 40)
-        eventually(lambda: replicas() == 5, 60, message=lambda: json.dumps(cluster.get(cluster.path(hpa))["status"]))
-        asking.clear()
-        for thread in clients:
-            thread.join(120)
+        try:
+            eventually(lambda: server.metric("inferd_num_requests_waiting") == 40)
+            eventually(lambda: groups.replicas() == 5, 60, message=groups.status)
+        finally:
+            asking.clear()
+            for thread in clients:
+                thread.join(120)
 
         def went_down():
-            seen.append(replicas())
+            seen.append(groups.replicas())
             return seen[-1] == 1
 
-        eventually(went_down, 60, message=lambda: json.dumps(cluster.get(cluster.path(hpa))["status"]))
-    finally:
-        stop.set()
-        asking.clear()
-        threads[0].join(30)
+        eventually(went_down, 60, message=groups.status)
     steps = [a for a, b in zip(seen, [*seen[1:], None]) if a != b]
     assert steps == [5, 4, 3, 2, 1], steps  # one group at a time
+
+
+def test_kv_use_scales_groups(cluster, inferd, tmp_path):
+    """1 -> 2 -> 1 on inferd_kv_cache_usage_perc while no request waits: a cache filled beyond four fifths wants a second group."""
+    server = inferd("--kv-cache-bytes", str(8 << 20), served=("llama-70b", "chat"))
+    tokens = 32 * httpx.get(server.url + "/load").json()["kv_pages_total"]
+    prompt = tokens * 9 // 10
+    asking = threading.Event()
+    asking.set()
+
+    def client():
+        with httpx.Client(timeout=120) as http_client:
+            while asking.is_set():
+                reply = http_client.post(server.url + "/v1/completions", json={
+                    "model": "chat", "prompt": [7] * prompt, "max_tokens": tokens - prompt - 32, "ignore_eos": True})
+                assert reply.status_code == 200, reply.text
+
+    thread = threading.Thread(target=client)
+    with Scaled(cluster, server, tmp_path) as groups:
+        assert groups.replicas() == 1
+        thread.start()
+        try:
+            eventually(lambda: groups.replicas() == 2, 60, message=groups.status)
+            assert server.metric("inferd_num_requests_waiting") == 0
+        finally:
+            asking.clear()
+            thread.join(120)
+        eventually(lambda: groups.replicas() == 1, 60, message=groups.status)
 
 
 def test_quota(cluster):
