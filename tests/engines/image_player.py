@@ -14,6 +14,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -53,6 +54,7 @@ RUN = BEGIN + r"""
 mount --bind "$volume" "$root/models"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"
+if [ -n "${hosts:-}" ]; then touch "$root/etc/hosts"; mount --bind "$hosts" "$root/etc/hosts"; fi
 mount -o remount,ro "$root"
 ip link set lo up
 exec chroot "$root" "$@"
@@ -264,8 +266,8 @@ def context_files():
 class Container:
     """The last stage running as its image says: its user, no capabilities, a read-only root, its own network and processes."""
 
-    def __init__(self, stage, folder, model, arguments, shm="64m"):
-        """`model`: a folder that stands as /models/NAME in the volume."""
+    def __init__(self, stage, folder, model, arguments, shm="64m", place=None):
+        """`model`: a folder that stands as /models/NAME in the volume. `place`: (Pods, number) in place of a network of its own."""
         self.stage = stage
         for name in ("scratch/upper", "scratch/work", "root"):
             (folder / name).mkdir(parents=True)
@@ -277,12 +279,15 @@ class Container:
         self.wrap = ["setpriv", "--reuid", identity, "--regid", group, "--clear-groups", "--no-new-privs", "--bounding-set=-all",
                      "--inh-caps=-all", "env", "-i", "HOME=/", *(f"{k}={v}" for k, v in stage.environment.items())]
         self.log_path = folder / "log"
+        network = ["--net"] if place is None else []
+        within = [] if place is None else ["nsenter", f"--net=/run/netns/{place[0].hosts[place[1]]}", "--"]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "bash", "-c", RUN, "container",
+                [*within, "unshare", "--mount", "--pid", *network, "--ipc", "--uts", "--fork", "--kill-child", "bash", "-c", RUN, "container",
                  *self.wrap, *json.loads(stage.settings["ENTRYPOINT"]), *(str(argument) for argument in arguments)],
                 env={"PATH": PATH, "lower": ":".join(str(layer) for layer in reversed(stage.layers)), "scratch": str(folder / "scratch"),
-                     "root": str(folder / "root"), "shm": shm, "volume": str(folder / "models")},
+                     "root": str(folder / "root"), "shm": shm, "volume": str(folder / "models"),
+                     **({} if place is None else {"hosts": str(place[0].hosts_file)})},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def log(self):
@@ -306,5 +311,6 @@ class Container:
 
     def end(self):
         if self.process.poll() is None:
-            self.process.kill()
+            # The death of `unshare` would not do: with its change of user the child has lost the signal for that.
+            os.kill(self.pid(), signal.SIGKILL)
         self.process.wait(10)
