@@ -72,3 +72,5 @@ def test_many_replicas_with_many_streams_and_workers_that_die(inferd, tmp_path):
     assert result["broken"] == 0, problems
     assert result["open_at_once"] == 600 and result["running_at_once"] <= 8 * 64, result
     assert result["restarts"] >= 2 and result["readyz_failures"] == 0, result
+    # Meant to stay below 50 ms; what a busy machine and the clients in this process add is let go.
+    assert result["readyz_ms_p99"] < 500, result

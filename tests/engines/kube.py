@@ -47,10 +47,10 @@ class Cluster:
             "--service-account-key-file", folder / "accounts.key", "--service-account-signing-key-file",
             folder / "accounts.key", "--service-account-issuer", "https://kubernetes.default.svc",
             "--disable-admission-plugins", "ServiceAccount", "--service-cluster-ip-range", "10.0.0.0/24",
-            "--endpoint-reconciler-type", "none", "--event-ttl", "10m",
+            "--endpoint-reconciler-type", "none", "--event-ttl", "10m", "--request-timeout", "3m",
             "--feature-gates", "GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true",
             "--runtime-config", "scheduling.k8s.io/v1alpha2=true")
-        self.http = httpx.Client(base_url=self.url, verify=False, timeout=60, headers={"Authorization": f"Bearer {TOKEN}"})
+        self.http = httpx.Client(base_url=self.url, verify=False, timeout=190, headers={"Authorization": f"Bearer {TOKEN}"})
         harness.eventually(lambda: api.alive() and self.http.get("/readyz").status_code == 200, 120, message=api.log)
         (folder / "kubeconfig").write_text(yaml.safe_dump({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",

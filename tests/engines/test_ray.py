@@ -4,6 +4,7 @@ kill a daemon and recover, 429 when overloaded. Models, sizes and delays are cha
 
 import collections
 import os
+import secrets
 import sys
 import threading
 import time
@@ -23,7 +24,8 @@ APP = harness.ROOT / "integrations/ray_serve"
 @pytest.fixture(scope="module")
 def url(binary, toy, tmp_path_factory):
     os.environ.update(RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S="0.5", RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S="0.5",
-                      PYTHONPATH=str(APP), RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", HF_HUB_OFFLINE="1")
+                      PYTHONPATH=str(APP), RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", HF_HUB_OFFLINE="1",
+                      RAY_AUTH_TOKEN=secrets.token_hex(32))  # else Ray keeps one in the home folder
     sys.path.insert(0, str(APP))
     from ray import serve
     from ray.serve.context import _get_global_client
@@ -44,9 +46,11 @@ def url(binary, toy, tmp_path_factory):
                    look_back_period_s=1)
     scaling["policy"]["policy_kwargs"]["requests_per_replica"] = 4
     small["deployments"][0].update(num_replicas=1, max_ongoing_requests=4, max_queued_requests=4)
+    begun = time.monotonic()
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=str(tmp_path_factory.mktemp("r"))[:80])
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port, "request_timeout_s": 600})
+        began_to_deploy = time.monotonic()
         _get_global_client().deploy_apps(ServeDeploySchema(**config))
 
         def running():
@@ -55,6 +59,7 @@ def url(binary, toy, tmp_path_factory):
             return len(states) == 2 and all(s.status == "RUNNING" for s in states.values())
 
         eventually(running, 180, 0.5, message=lambda: serve.status())
+        print(f"Ray and Serve up after {began_to_deploy - begun:.1f} s, both applications {time.monotonic() - began_to_deploy:.1f} s later")
         yield f"http://127.0.0.1:{port}"
     finally:
         serve.shutdown()
@@ -107,16 +112,20 @@ def test_scales_on_the_queue_of_the_daemons(url):
                     failures.append((reply.status_code, reply.text[:200]))
 
     threads = [threading.Thread(target=talk) for _ in range(16)]
+    begun = time.monotonic()
     for thread in threads:
         thread.start()
     try:
         eventually(lambda: replicas("chat") == 3, 90, 0.5, message=lambda: f"{replicas('chat')} replicas")
+        print(f"1 to 3 replicas after {time.monotonic() - begun:.1f} s")
     finally:
         stop.set()
         for thread in threads:
             thread.join(120)
     assert failures == []
+    begun = time.monotonic()
     eventually(lambda: replicas("chat") == 1, 90, 0.5, message=lambda: f"{replicas('chat')} replicas")
+    print(f"3 to 1 replicas {time.monotonic() - begun:.1f} s after the last answer")
     eventually(lambda: len(daemons()) == 2, 30, message=lambda: daemons())  # their daemons ended with them
 
 
@@ -138,6 +147,7 @@ def test_overload_is_429(url):
         thread.start()
     for thread in threads:
         thread.join(180)
+    print(f"of 40 at once {answers[200]} answered, {answers[429]} refused")
     assert set(answers) == {200, 429, "retry-after"}, answers
     assert answers[200] >= 8 and answers[200] + answers[429] == 40 and answers["retry-after"] == answers[429]
 
