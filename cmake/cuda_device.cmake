@@ -24,4 +24,8 @@ if(TARGET inferd_kernels_cuda)
   target_include_directories(inferd_ops_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   target_link_libraries(inferd_ops PRIVATE ${INFERD_CUDART} ${CMAKE_DL_LIBS} rt)
   target_compile_definitions(inferd_ops PRIVATE INFERD_HAS_CUDA=1)
+  # For programs that launch kernels themselves: the kernels, and NVIDIA's headers and runtime.
+  add_library(inferd_cuda_runtime INTERFACE)
+  target_include_directories(inferd_cuda_runtime SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  target_link_libraries(inferd_cuda_runtime INTERFACE inferd_kernels_cuda inferd_kernels ${INFERD_CUDART} ${CMAKE_DL_LIBS} rt)
 endif()

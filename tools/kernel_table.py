@@ -14,7 +14,7 @@ import sys
 # registers, shared bytes, warps, blocks of one multiprocessor; shared bytes reserved per block
 LIMITS = {"sm_80": (65536, 164 << 10, 64, 32, 1024), "sm_90a": (65536, 228 << 10, 64, 32, 1024), "sm_100": (65536, 228 << 10, 64, 32, 1024)}
 
-HIDDEN, FFN, HEADS, KV_HEADS, DIM, CONTEXT = 4096, 14336, 32, 8, 128, 4096
+HIDDEN, FFN, HEADS, KV_HEADS, DIM, CONTEXT, VOCAB = 4096, 14336, 32, 8, 128, 4096, 128256
 # Bytes per weight of each stored format.
 WEIGHT_BYTES = {"F32": 4, "F16": 2, "Bf16": 2, "F8": 1, "I8": 1, "Int4": 0.5 + 4 / 128, "Q4_0": 18 / 32, "Q4_1": 20 / 32, "Q5_0": 22 / 32,
                 "Q5_1": 24 / 32, "Q8_0": 34 / 32, "Mxfp4": 17 / 32, "Q45K<false>": 144 / 256, "Q45K<true>": 176 / 256, "Q6_K": 210 / 256}
@@ -54,6 +54,18 @@ def shape(name):
         return (256, 0, norm * 2, 8 * HIDDEN, f"one row of {HIDDEN}")
     if "GateMul" in name:
         return (256, 0, FFN * 12, 8 * FFN, f"one row of {FFN}")
+    if "AddGated" in name:
+        return (256, 0, norm * 3 + 4, 2 * HIDDEN, f"one row of {HIDDEN}")
+    if "Softcap" in name:
+        return (256, 0, VOCAB * 8, 3 * VOCAB, f"one row of {VOCAB}")
+    if "SampleKernel" in name:
+        return (512, 0, VOCAB * 4, 4 * VOCAB, f"one row of {VOCAB}, greedy")
+    if "MaskKernel" in name:
+        return (512, 0, VOCAB // 8 + VOCAB * 4, 0, f"one row of {VOCAB}, all masked")
+    if "EditKernel" in name:
+        return (512, 0, 28 + 8, 5, "one edit")
+    if "AllReduce" in name:
+        return (256, 0, norm * (5.25 if "true" in name else 7), 3 * HIDDEN, f"one row of {HIDDEN}, 4 ranks")
     if "AddKernel" in name:
         return (256, 0, norm * 3, HIDDEN, f"one row of {HIDDEN}")
     if "Embed" in name:
@@ -94,13 +106,15 @@ def read(cuobjdump, library):
     return table
 
 
-def write(table, out):
+def render(table):
+    """(the page, kernels that use local memory)"""
     lines = ["# Device kernels", "",
-             "Made by `./dev cuda`; do not edit. Registers, shared memory (static and dynamic) and occupancy on paper are for",
-             "sm_80 / sm_90a / sm_100. Nothing spills: the build fails if a kernel does. Bytes and flops are the formula's at the shape",
-             "named; intensity is flops per byte.", "",
-             "| kernel | registers | shared KiB | occupancy % | limited by | shape | MB moved | intensity |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+             "Made by `./dev cuda`; do not edit (`./dev ci` checks that it is current, where a CUDA toolkit is in the cache). Registers,",
+             "spills (bytes of local memory per thread), shared memory (static and dynamic) and occupancy on paper are for",
+             "sm_80 / sm_90a / sm_100. The build fails if a kernel spills. Bytes and flops are the formula's at the shape named;",
+             "intensity is flops per byte.", "",
+             "| kernel | registers | spills | shared KiB | occupancy % | limited by | shape | MB moved | intensity |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     spills = []
     for kernel in sorted(table):
         threads, dynamic, moved, flops, words = shape(kernel)
@@ -108,11 +122,10 @@ def write(table, out):
         resources = [table[kernel][a] for a in archs]
         full = [occupancy(a, r[0], max(0, r[2] - 1024 if a != "sm_80" else r[2]) + dynamic, threads) for a, r in zip(archs, resources)]
         spills += [kernel for r in resources if r[3] > 0]
-        lines.append(f"| {kernel} | {' / '.join(str(r[0]) for r in resources)} | {(resources[0][2] + dynamic) / 1024:.1f} | "
-                     f"{' / '.join(str(f[0]) for f in full)} | {full[-1][1]} | {words} | {moved / 1e6:.3g} | "
-                     f"{flops / moved if moved else 0:.2g} |")
-    out.write_text("\n".join(lines) + "\n")
-    return spills
+        lines.append(f"| {kernel} | {' / '.join(str(r[0]) for r in resources)} | {' / '.join(str(r[3]) for r in resources)} | "
+                     f"{(resources[0][2] + dynamic) / 1024:.1f} | {' / '.join(str(f[0]) for f in full)} | {full[-1][1]} | "
+                     f"{words or '–'} | {f'{moved / 1e6:.3g}' if moved else '–'} | {f'{flops / moved:.2g}' if moved else '–'} |")
+    return "\n".join(lines) + "\n", spills
 
 
 def main():
@@ -120,13 +133,19 @@ def main():
     parser.add_argument("--cuobjdump", required=True)
     parser.add_argument("--library", required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is not what would be written")
     arguments = parser.parse_args()
     table = read(arguments.cuobjdump, arguments.library)
-    spills = write(table, arguments.out)
+    page, spills = render(table)
+    stale = arguments.check and arguments.out.read_text() != page
+    if not arguments.check:
+        arguments.out.write_text(page)
     print(f"{len(table)} kernels in {arguments.out}, {len(spills)} use local memory")
+    if stale:
+        print(f"{arguments.out} is out of date: run ./dev cuda and commit it", file=sys.stderr)
     for kernel in spills:
         print(f"local memory: {kernel}", file=sys.stderr)
-    sys.exit(0 if table and not spills else 1)
+    sys.exit(0 if table and not spills and not stale else 1)
 
 
 if __name__ == "__main__":

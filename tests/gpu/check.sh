@@ -4,9 +4,10 @@
 #
 #   tests/gpu/check.sh [--dry-run] [--build DIR] [--out DIR] [--seconds N]
 #
-# DIR of --build holds inferd and the test binaries (build/cuda; with --dry-run build/dev, where everything runs on the
-# emulated device). One line of JSON per step goes to OUT/results.jsonl, its output to OUT/<step>.log. Exit status: the
-# number of steps that failed.
+# DIR of --build holds inferd and the test binaries: build/cuda, made by `./dev cuda gpu_check`; with --dry-run build/dev, in
+# which everything runs on the emulated device, with small shapes and a part of the tests (ctest runs them all). One line of
+# JSON per step goes to OUT/results.jsonl, its output to OUT/<step>.log, what it measured to OUT/<step>.jsonl. Exit status:
+# the number of steps that failed; 77 when there is no CUDA device.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -24,72 +25,104 @@ done
 device=cuda
 [ "$dry" = 1 ] && device=cuda-emu
 [ -n "$build" ] || { [ "$dry" = 1 ] && build=build/dev || build=build/cuda; }
+kernel_tests="$build/tests/kernels_cuda/test_kernels_cuda"
+for binary in inferd src/test_model tests/kernels_cuda/test_kernels_cuda tests/gpu/shape_bench tests/gpu/kernel_sweep; do
+  [ -x "$build/$binary" ] || {
+    printf 'check.sh: %s is missing: ./dev %s makes it\n' "$build/$binary" \
+      "$([ "$dry" = 1 ] && echo 'build dev gpu_check' || echo 'cuda gpu_check')" >&2
+    exit 64
+  }
+done
 mkdir -p "$out"
 : > "$out/results.jsonl"
 started=$SECONDS failed=0
 
-# step NAME SECONDS COMMAND...: runs within its own limit and what is left of the whole.
+# say NAME STATE STATUS SECONDS [REASON]
+say() {
+  printf '{"step":"%s","state":"%s","status":%d,"seconds":%d%s}\n' "$1" "$2" "$3" "$4" "${5:+,\"reason\":\"$5\"}" \
+    | tee -a "$out/results.jsonl"
+}
+
+# step NAME SECONDS COMMAND...: runs within its own limit and what is left of the whole; keeps the JSON lines it prints.
 step() {
   local name="$1" limit="$2" begin=$SECONDS left=$((budget - (SECONDS - started))) status=0 state
   shift 2
   [ "$limit" -lt "$left" ] || limit=$left
   if [ "$limit" -lt 5 ]; then
-    status=-1 state=no_time
-  else
-    timeout -k 5 "$limit" "$@" > "$out/$name.log" 2>&1 || status=$?
-    case "$status" in 0) state=ok ;; 124 | 137) state=timed_out ;; *) state=failed ;; esac
+    failed=$((failed + 1))
+    say "$name" no_time -1 0
+    return
   fi
-  [ "$state" = ok ] || failed=$((failed + 1))
-  printf '{"step":"%s","state":"%s","status":%d,"seconds":%d}\n' "$name" "$state" "$status" $((SECONDS - begin)) \
-    | tee -a "$out/results.jsonl"
+  timeout -k 5 "$limit" "$@" > "$out/$name.log" 2>&1 || status=$?
+  case "$status" in 0) state=ok ;; 77) state=skipped ;; 124 | 137) state=timed_out ;; *) state=failed ;; esac
+  case "$state" in ok | skipped) ;; *) failed=$((failed + 1)) ;; esac
+  if grep -q '^{' "$out/$name.log"; then
+    grep '^{' "$out/$name.log" > "$out/$name.jsonl"
+  fi
+  say "$name" "$state" "$status" $((SECONDS - begin))
 }
 
-# A model's speed through the whole engine loop; its JSON lines are kept.
-bench() {
-  local name="$1" limit="$2"
-  shift 2
-  step "$name" "$limit" "$build/inferd" bench "$@" --device "$device" --json
-  grep -h '^{' "$out/$name.log" > "$out/$name.jsonl" 2>/dev/null || true
-}
+bench() { step "$1" "$2" "$build/inferd" bench "${@:3}" --device "$device" --json; }  # a model, through the whole engine
+shape() { step "$1" "$2" "$build/tests/gpu/shape_bench" "${@:3}" --device "$device"; }  # a decoder, without files
+sweep() { step "$1" "$2" "$build/tests/gpu/kernel_sweep" "${@:3}" "$1"; }               # single kernels
+decoder() { step decoder "$1" env INFERD_TEST_DEVICE="$device" "$build/src/test_model" --gtest_filter="$2"; }
 
-# A device's speed on a model's shape, without files.
-shape() {
-  local name="$1" limit="$2"
-  shift 2
-  step "$name" "$limit" "$build/tests/gpu/shape_bench" "$@" --device "$device"
-  grep -h '^{' "$out/$name.log" > "$out/$name.jsonl" 2>/dev/null || true
-}
-
-if [ "$dry" = 0 ]; then
-  step device 20 nvidia-smi -q
-  step topology 20 nvidia-smi topo -m
+if [ "$dry" = 1 ]; then
+  step doctor 20 "$build/inferd" doctor
+  step kernels 60 "$kernel_tests" --gtest_filter='RowsCuda.*:EmbeddingCuda.*:GraphsCuda.*:Simt.*:MoeCuda.Sort*'
+  sweep copy 20 --tiny
+  decoder 60 '*CudaEmuGoldenTest*llama*:*CudaGraphs*:NcclAlone*'
+  shape shape_tiny 30 --shape tiny --streams 1,3 --context 40 --steps 4 --prefill 70
+  for name in small_matmul decode_attention prefill_attention large_matmul cublas experts rows; do
+    sweep "$name" 20 --tiny
+  done
+  bench engine_dense 30 tests/data/llama --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
+  bench engine_experts 30 tests/data/mixtral --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
+  bench engine_int4 30 tests/data/quantised/gptq --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
+  say all "$([ "$failed" = 0 ] && echo ok || echo failed)" "$failed" $((SECONDS - started))
+  exit "$failed"
 fi
+
+# The kernel tests' main asks for the device and runs nothing else.
+if ! "$kernel_tests" --gtest_filter=NONE > "$out/device.log" 2>&1; then
+  cat "$out/device.log" >&2
+  say device skipped 77 0 "no CUDA device"
+  exit 77
+fi
+step device 20 nvidia-smi -q
+step topology 20 nvidia-smi topo -m
 step doctor 20 "$build/inferd" doctor
 # Correctness before speed: the kernels against their references, then the decoder against transformers.
-step kernels 120 "$build/tests/kernels_cuda/test_kernels_cuda"
-INFERD_TEST_DEVICE="$device" step decoder 150 "$build/src/test_model" \
-  --gtest_filter='*CudaEmu*:*QuantisedModel*:*CudaGraphs*:*DeviceSampling*:*BatchInvariance*:*Fp8Model*:NcclAlone*'
+step kernels 100 "$kernel_tests" --gtest_filter='-AllReduceCuda.*'
+# These wait for each other on the device: nothing may be loaded meanwhile, and a hang must cost no more than itself.
+step all_reduce 20 env CUDA_MODULE_LOADING=EAGER "$kernel_tests" --gtest_filter='AllReduceCuda.*'
+sweep copy 30
+decoder 120 '*CudaEmu*:*QuantisedModel*:*CudaGraphs*:*DeviceSampling*:*BatchInvariance*:*Fp8Model*:NcclAlone*'
 # The shape of an 8B model with random weights, made here: decode of 1 to 256 streams and prefill, BF16 and FP8.
-if [ "$dry" = 0 ]; then
-  shape shape_8b 150 --shape 8b
-  shape shape_8b_eager 60 --shape 8b --weights bf16 --streams 1,16 --prefill 2048 --enforce-eager
+shape shape_8b 150 --shape 8b
+sweep small_matmul 40
+sweep decode_attention 40
+sweep prefill_attention 30
+sweep large_matmul 30
+sweep cublas 30
+sweep experts 40
+if command -v compute-sanitizer > /dev/null; then
+  # It lets one kernel run at a time: those that wait for each other are left out, and the longest comparisons.
+  quick='-AllReduceCuda.*:GraphsCuda.*:*OverGroupsWindowsAndSplits:*OverChunksWindowsSinksAndSoftcap'
+  step memcheck 80 compute-sanitizer --error-exitcode 9 "$kernel_tests" --gtest_filter="$quick"
+  step racecheck 60 compute-sanitizer --tool racecheck --error-exitcode 9 "$kernel_tests" \
+    --gtest_filter='RowsCuda.*:MoeCuda.*:AttentionCuda.ARows*:MatMulCuda.ARows*'
 else
-  shape shape_tiny 60 --shape tiny --streams 1,3 --context 40 --steps 4 --prefill 70
+  say memcheck skipped 77 0 "compute-sanitizer is not on PATH"
 fi
-bench engine_dense 60 tests/data/llama --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
-bench engine_experts 60 tests/data/mixtral --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
-bench engine_int4 60 tests/data/quantised/gptq --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
-if [ "$dry" = 0 ]; then
-  # A real model, when one was carried along.
-  if [ -n "${MODEL:-}" ]; then
-    bench model 120 "$MODEL" --prompt-tokens 2048 --context 128,2048 --streams 1,16,64,256 --output-tokens 64
-  fi
-  if command -v compute-sanitizer > /dev/null; then
-    step memcheck 90 compute-sanitizer --error-exitcode 9 "$build/tests/kernels_cuda/test_kernels_cuda" \
-      --gtest_filter='*Rows*:*Embed*'
-    step racecheck 60 compute-sanitizer --tool racecheck --error-exitcode 9 \
-      "$build/tests/kernels_cuda/test_kernels_cuda" --gtest_filter='*Rows*'
-  fi
+# A real model, when one was carried along; then the engine on tiny ones.
+if [ -n "${MODEL:-}" ]; then
+  bench model 120 "$MODEL" --prompt-tokens 2048 --context 128,2048 --streams 1,16,64,256 --output-tokens 64
 fi
-printf '{"step":"all","failed":%d,"seconds":%d}\n' "$failed" $((SECONDS - started)) | tee -a "$out/results.jsonl"
+bench engine_dense 40 tests/data/llama --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
+bench engine_experts 40 tests/data/mixtral --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
+bench engine_int4 40 tests/data/quantised/gptq --prompt-tokens 32 --context 8 --streams 1,4 --output-tokens 8
+sweep rows 20
+shape shape_8b_eager 60 --shape 8b --weights bf16 --streams 1,16 --prefill 2048 --enforce-eager
+say all "$([ "$failed" = 0 ] && echo ok || echo failed)" "$failed" $((SECONDS - started))
 exit "$failed"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory with a guarded end, and random inputs, for the tests of device kernels.
+// Device memory with a guarded end, and random inputs, for the tests of device kernels. The same
+// tests run on the emulated device (INFERD_SIMT) and, as nvcc compiled the kernels, on a GPU.
 #pragma once
 
 #include "kernels/cuda/stream.h"
@@ -23,6 +24,13 @@ inline constexpr bool kFewCases = true;
 inline constexpr bool kFewCases = false;
 #endif
 
+/// For ops::MakeDevice.
+#ifdef INFERD_SIMT
+inline constexpr const char* kTestDevice = "cuda-emu";
+#else
+inline constexpr const char* kTestDevice = "cuda";
+#endif
+
 #define EXPECT_OK(call) EXPECT_EQ((call), Status::kOk)
 
 /// `count` values on the device; a write past them fails the test at the next Download.
@@ -32,6 +40,7 @@ class DeviceArray {
   explicit DeviceArray(std::size_t count) : count_(count) {
     EXPECT_EQ(cudaMalloc(&data_, count * sizeof(T) + kGuard), cudaSuccess);
     EXPECT_EQ(cudaMemset(data_, 0xFF, count * sizeof(T) + kGuard), cudaSuccess);
+    WaitForTheDefaultStream();
   }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
     Upload(values);
@@ -47,6 +56,7 @@ class DeviceArray {
     ASSERT_LE(values.size(), count_);
     EXPECT_EQ(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
               cudaSuccess);
+    WaitForTheDefaultStream();
   }
 
   std::vector<T> Download() const {
@@ -62,6 +72,9 @@ class DeviceArray {
   }
 
  private:
+  // On a GPU these calls return before the memory has changed, and other streams do not wait.
+  static void WaitForTheDefaultStream() { EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess); }
+
   static constexpr std::size_t kGuard = 256;
   std::size_t count_;
   T* data_ = nullptr;

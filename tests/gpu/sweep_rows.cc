@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What works on rows: the norm that takes a residual in, and the next token of each row.
+#include "bench.h"
+#include "kernels/rows/rows_cuda.h"
+#include "kernels/sampling/sampling_cuda.h"
+
+#include <algorithm>
+
+namespace inferd::gpu {
+namespace {
+
+namespace k = kernels::cuda;
+
+Result<> SweepNorm(Bench& bench, std::int64_t rows, std::int64_t columns) {
+  const auto bytes = static_cast<std::size_t>(rows * columns) * 4;
+  INFERD_ASSIGN(const DeviceBytes x, bench.Fill(bytes));
+  INFERD_ASSIGN(const DeviceBytes add, bench.Fill(bytes));
+  INFERD_ASSIGN(const DeviceBytes y, bench.Fill(bytes));
+  INFERD_ASSIGN(const DeviceBytes weight, bench.Fill(static_cast<std::size_t>(columns) * 4));
+  INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t) {
+    return k::AddRmsNorm(reinterpret_cast<float*>(x.get()),
+                         columns,
+                         reinterpret_cast<const float*>(add.get()),
+                         columns,
+                         reinterpret_cast<const float*>(weight.get()),
+                         1e-5F,
+                         rows,
+                         columns,
+                         reinterpret_cast<float*>(y.get()),
+                         columns,
+                         bench.stream());
+  }));
+  // x and what is added are read, x and y written.
+  bench.Print(
+      R"("sweep": "rows", "kernel": "add_rms_norm", "rows": {}, "k": {}, "ms": {:.5f}, "gb_s": {:.4g})",
+      rows,
+      columns,
+      seconds * 1e3,
+      4 * static_cast<double>(bytes) * 1e-9 / seconds);
+  return {};
+}
+
+Result<> SweepSampling(Bench& bench, bool greedy, std::int64_t rows, std::int32_t vocab) {
+  INFERD_ASSIGN(const DeviceBytes logits,
+                bench.Fill(static_cast<std::size_t>(rows) * static_cast<std::size_t>(vocab) * 4));
+  std::vector<k::SamplingRow> params(static_cast<std::size_t>(rows));
+  for (std::size_t row = 0; row < params.size(); ++row) {
+    params[row].seed = row;
+    params[row].position = 100;
+    params[row].inverse_temperature = greedy ? 0.0F : 1.25F;
+    params[row].top_k = greedy ? 0 : std::min(50, vocab);
+    params[row].top_p = greedy ? 1.0 : 0.9;
+  }
+  INFERD_ASSIGN(const DeviceBytes device_params, bench.Upload(params));
+  INFERD_ASSIGN(const DeviceBytes token, bench.Fill(static_cast<std::size_t>(rows) * 4));
+  k::SamplingArgs args;
+  args.logits = reinterpret_cast<float*>(logits.get());
+  args.ld = args.vocab = vocab;
+  args.rows = rows;
+  args.params = reinterpret_cast<const k::SamplingRow*>(device_params.get());
+  args.token = reinterpret_cast<std::int32_t*>(token.get());
+  INFERD_ASSIGN(const double seconds,
+                bench.Seconds([&](std::int64_t) { return k::Sample(args, bench.stream()); }));
+  bench.Print(
+      R"("sweep": "rows", "kernel": "{}", "rows": {}, "vocab": {}, "ms": {:.5f}, "gb_s": {:.4g})",
+      greedy ? "sample_greedy" : "sample_top_k_top_p",
+      rows,
+      vocab,
+      seconds * 1e3,
+      4e-9 * static_cast<double>(rows) * vocab / seconds);
+  return {};
+}
+
+}  // namespace
+
+Result<> SweepRows(Bench& bench) {
+  using Counts = std::vector<std::int64_t>;
+  for (const std::int64_t rows : bench.tiny() ? Counts{3} : Counts{1, 64, 8192}) {
+    INFERD_TRY(SweepNorm(bench, rows, bench.tiny() ? 256 : 4096));
+  }
+  for (const bool greedy : {true, false}) {
+    for (const std::int64_t rows : bench.tiny() ? Counts{2} : Counts{1, 16, 256}) {
+      INFERD_TRY(SweepSampling(bench, greedy, rows, bench.tiny() ? 512 : 128'256));
+    }
+  }
+  return {};
+}
+
+}  // namespace inferd::gpu
