@@ -91,7 +91,7 @@ def cluster(tmp_path, shared, engine):
         engine(name)
     made = Cluster(tmp_path / "cluster", engine)
     try:
-        made.add_definitions(shared)
+        made.add_definitions(shared, only="leaderworkersets")
         for document in documents(harness.DEPLOY / "k8s/namespace.yaml"):
             made.apply(document)
         yield made

@@ -29,7 +29,7 @@ def cluster(tmp_path, shared, engine):
         engine(name)
     made = Cluster(tmp_path / "cluster", engine)
     try:
-        made.add_definitions(shared)
+        made.add_definitions(shared, only="leaderworkersets")
         for document in documents(harness.DEPLOY / "k8s/namespace.yaml"):
             if document["kind"] != "ResourceQuota":
                 made.apply(document)
