@@ -8,7 +8,8 @@ function(inferd_cuda_device target kernels namespace name)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE INFERD_CUDA_NAMESPACE=${namespace} INFERD_CUDA_NAME="${name}")
   target_sources(inferd_ops PRIVATE $<TARGET_OBJECTS:${target}>)
-  target_link_libraries(inferd_ops PRIVATE ${kernels})
+  # Linked only: what else inferd_ops has speaks of both devices by their names, and must not see one of them renamed.
+  target_link_libraries(inferd_ops PRIVATE $<LINK_ONLY:${kernels}>)
 endfunction()
 
 if(INFERD_CUDA_EMU)

@@ -84,10 +84,12 @@ if [ "$dry" = 1 ]; then
 fi
 
 # The kernel tests' main asks for the device and runs nothing else.
-if ! "$kernel_tests" --gtest_filter=NONE > "$out/device.log" 2>&1; then
-  cat "$out/device.log" >&2
-  say device skipped 77 0 "no CUDA device"
-  exit 77
+status=0
+"$kernel_tests" --gtest_filter=NONE > "$out/device.log" 2>&1 || status=$?
+if [ "$status" != 0 ]; then
+  reason="$(tail -n 1 "$out/device.log")"
+  say device "$([ "$status" = 77 ] && echo skipped || echo failed)" "$status" 0 "$(tr -d '"\\' <<< "$reason")"
+  exit "$status"
 fi
 step device 20 nvidia-smi -q
 step topology 20 nvidia-smi topo -m
