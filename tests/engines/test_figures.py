@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures that docs/operations.md works out are those that `inferd plan` prints, to the digits that are shown; a simulation of
-a million requests keeps its bound."""
+a million requests and a fleet of 64 replicas with 10,000 streams keep their bounds."""
 
 import json
 import re
+import resource
 import subprocess
+import sys
 import time
 
 import pytest
@@ -157,3 +159,18 @@ def test_a_million_requests_are_simulated_in_ten_minutes(binary, tmp_path):
     print(f"a million requests simulated in {time.monotonic() - begun:.0f} s")
     result = json.loads(done.stdout)["layouts"][0]["result"]
     assert result["completed"] == 1_000_000
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 12_000, reason="10,000 streams need 12,000 open files")
+def test_a_fleet_serves_ten_thousand_streams(binary):
+    """docs/planning.md: 64 replicas of an H100 that is not there. Times are printed and, on a busy machine, bounded loosely alone."""
+    done = subprocess.run([sys.executable, harness.ROOT / "tests/bench/fleet.py", binary, "--replicas", "64", "--streams", "10000", "--slower", "24"],
+                          capture_output=True, text=True, timeout=600)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["broken"], result["restarts"], result["readyz_failures"]) == (0, 0, 0)
+    assert result["open_at_once"] == 10_000 and result["tokens"] == 1_000_000
+    assert result["running_at_once"] > 5_000
+    assert result["readyz_ms_p99"] < 500  # meant to stay below 50
+    assert result["server_bytes_per_stream"] < 64 << 10
