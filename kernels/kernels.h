@@ -61,11 +61,13 @@ inline constexpr int kMaxHeadDim = 512;
 /// Query rows of one KV head of one sequence. A page holds, for the head, K then V of 32 tokens:
 ///
 ///   bf16         K [d/2][32 tokens][2], V [16 token pairs][d][2]
-///   half, float  K [d][32 tokens], V [32 tokens][d]
+///   all others   K [d][32 tokens], V [32 tokens][d]
+///   int8         then the floats that they are multiplied by: [32 tokens] of K, [32 tokens] of V
 ///
 /// For one row, always: per chunk of 64 tokens at absolute positions s = q.k * scale (softcapped),
 /// m' = max(m, max s), o and l are rescaled by exp(m - m'), p = exp(s - m') and o += p v, tokens
-/// ascending. q, s, p and o are floats: only the stored K and V are rounded.
+/// ascending. q, s, p and o are floats: only the stored K and V are rounded
+/// (int8: a scale of K multiplies q.k, one of V multiplies p).
 struct AttentionArgs {
   int rows;                 // 1..kAttentionRows
   const float* const* q;    // [rows] -> [head_dim]
@@ -92,6 +94,8 @@ struct KernelTable {
   void (*attention_bf16)(const AttentionArgs& args);
   void (*attention_half)(const AttentionArgs& args);
   void (*attention_float)(const AttentionArgs& args);
+  void (*attention_fp8)(const AttentionArgs& args);
+  void (*attention_int8)(const AttentionArgs& args);
   /// q blocks of x[0..k), the last one padded with zeros.
   void (*quantize)(const float* x, std::int64_t k, ActBlock* out);
   /// x[0..k) rounded to bf16, padded with a zero to an even count; null without bf16_dot.

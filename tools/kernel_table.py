@@ -46,7 +46,8 @@ def shape(name):
                 f"one row, {CONTEXT} tokens, {KV_HEADS} KV heads of {dim}, {heads} query heads each")
     if "AttentionTiles" in name:
         dim = int(re.search(r", \(?(?:int\))?(\d+)>", name).group(1))
-        return (128, (2 * 64 + 4 * 32) * (dim + 8) * 2, 64 * dim * 8 + 2 * CONTEXT * dim * 2, 2 * 4 * 64 * CONTEXT * dim,
+        shared = (2 * 64 + 4 * 32) * (dim + 8) * 2 if kv >= 2 else (2 * 64 + 2 * 32) * (dim + 8) * 2 + 4 * 32 * dim
+        return (128, shared, 64 * dim * 8 + 2 * CONTEXT * dim * kv, 2 * 4 * 64 * CONTEXT * dim,
                 f"64 rows, {CONTEXT} tokens, one head of {dim}")
     if "RmsNorm" in name:
         return (256, 0, norm * (5 if "true" in name else 2), 4 * HIDDEN, f"one row of {HIDDEN}")

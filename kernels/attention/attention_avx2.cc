@@ -12,6 +12,7 @@ constexpr float kLog2E = 1.44269504f;
 constexpr float kInfinity = __builtin_inff();
 
 struct Bf16Pages {
+  static constexpr bool kScales = false;
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 2;
   INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
@@ -21,6 +22,7 @@ struct Bf16Pages {
   }
 };
 struct HalfPages {
+  static constexpr bool kScales = false;
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 1;
   INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
@@ -28,10 +30,32 @@ struct HalfPages {
   }
 };
 struct FloatPages {
+  static constexpr bool kScales = false;
   static constexpr int kValueBytes = 4;
   static constexpr int kPerStep = 1;
   INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(Load(kv)), _mm256_broadcast_ss(x), f);
+  }
+};
+struct Fp8Pages {
+  static constexpr bool kScales = false;
+  static constexpr int kValueBytes = 1;
+  static constexpr int kPerStep = 1;
+  INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
+    // Exponent and mantissa at their places in a half, whose bias is 8 more: 2^8 too small.
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kv));
+    const __m128i bits = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
+    const __m128i half = _mm_and_si128(bits, _mm_set1_epi16(static_cast<short>(0xbf80)));
+    const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256));
+    return _mm256_fmadd_ps(value, _mm256_broadcast_ss(x), f);
+  }
+};
+struct Int8Pages {
+  static constexpr bool kScales = true;
+  static constexpr int kValueBytes = 1;
+  static constexpr int kPerStep = 1;
+  INFERD_INLINE static __m256 Add(__m256 f, const std::uint8_t* kv, const float* x) {
+    return _mm256_fmadd_ps(SignedByteRow(kv), _mm256_broadcast_ss(x), f);
   }
 };
 
@@ -45,6 +69,14 @@ struct RowState {
   __m256 l;
   float m;
 };
+
+// x *= the scales of 32 tokens.
+INFERD_INLINE inline void ScaleTokens(const std::uint8_t* scales, float* x) {
+  Unroll<4>([&](auto c) INFERD_INLINE {
+    const __m256 scale = _mm256_castsi256_ps(Load(scales + c * 32));
+    _mm256_store_ps(x + c * 8, _mm256_mul_ps(_mm256_load_ps(x + c * 8), scale));
+  });
+}
 
 template <class Pages>
 void ScorePage(const float* q, std::int64_t head_dim, const std::uint8_t* k, float* s) {
@@ -149,9 +181,15 @@ void AttendRow(const AttentionArgs& args, int row) {
       const auto index = static_cast<std::size_t>(args.pages[base / kPageTokens + pages]);
       page[pages] = reinterpret_cast<const std::uint8_t*>(args.base) + index * args.page_bytes;
       ScorePage<Pages>(args.q[row], args.head_dim, page[pages], t.s + pages * kPageTokens);
+      if constexpr (Pages::kScales) {
+        ScaleTokens(page[pages] + 2 * side_bytes, t.s + pages * kPageTokens);
+      }
     }
     Softmax(args, t, begin - base, end - base, pages * kPageTokens);
     for (int i = 0; i < pages; ++i) {
+      if constexpr (Pages::kScales) {
+        ScaleTokens(page[i] + 2 * side_bytes + 4 * kPageTokens, t.s + i * kPageTokens);
+      }
       AddValues<Pages>(t.s + i * kPageTokens, page[i] + side_bytes, args.head_dim, t.o);
     }
   }
@@ -172,5 +210,9 @@ void AttentionBf16Avx2(const AttentionArgs& args) { Attend<Bf16Pages>(args); }
 void AttentionHalfAvx2(const AttentionArgs& args) { Attend<HalfPages>(args); }
 
 void AttentionFloatAvx2(const AttentionArgs& args) { Attend<FloatPages>(args); }
+
+void AttentionFp8Avx2(const AttentionArgs& args) { Attend<Fp8Pages>(args); }
+
+void AttentionInt8Avx2(const AttentionArgs& args) { Attend<Int8Pages>(args); }
 
 }  // namespace inferd::kernels

@@ -9,5 +9,7 @@ namespace inferd::kernels {
 void AttentionBf16Avx2(const AttentionArgs& args);
 void AttentionHalfAvx2(const AttentionArgs& args);
 void AttentionFloatAvx2(const AttentionArgs& args);
+void AttentionFp8Avx2(const AttentionArgs& args);
+void AttentionInt8Avx2(const AttentionArgs& args);
 
 }  // namespace inferd::kernels

@@ -21,6 +21,7 @@ constexpr float kInfinity = __builtin_inff();
 /// kPerStep tokens. Operand: 16 lanes of K or V, made once for all rows, or the
 /// kPerStep inputs of q or p spread over the lanes.
 struct Bf16Fma {
+  static constexpr bool kScales = false;
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 2;
   struct Operand {
@@ -39,6 +40,7 @@ struct Bf16Fma {
   }
 };
 struct HalfFma {
+  static constexpr bool kScales = false;
   static constexpr int kValueBytes = 2;
   static constexpr int kPerStep = 1;
   struct Operand {
@@ -53,6 +55,7 @@ struct HalfFma {
   }
 };
 struct FloatFma {
+  static constexpr bool kScales = false;
   static constexpr int kValueBytes = 4;
   static constexpr int kPerStep = 1;
   struct Operand {
@@ -62,6 +65,25 @@ struct FloatFma {
   INFERD_INLINE static Operand Spread(const float* x) { return {BroadcastFloat(x)}; }
   INFERD_INLINE static __m512 Add(__m512 f, const Operand& kv, const Operand& x) {
     return _mm512_fmadd_ps(kv.value, x.value, f);
+  }
+};
+
+struct Fp8Fma : FloatFma {
+  static constexpr int kValueBytes = 1;
+  INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
+    // Exponent and mantissa at their places in a half, whose bias is 8 more: 2^8 too small.
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kv));
+    const __m256i bits = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    const __m256i half = _mm256_and_si256(bits, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    return {_mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256))};
+  }
+};
+struct Int8Fma : FloatFma {
+  static constexpr bool kScales = true;
+  static constexpr int kValueBytes = 1;
+  INFERD_INLINE static Operand Make(const std::uint8_t* kv) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kv));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
   }
 };
 
@@ -125,14 +147,22 @@ INFERD_INLINE inline void ScorePage(
     const float* q, std::int64_t head_dim, const std::uint8_t* k, Stream& stream, float* s) {
   __m512 f[2][kRows];
   Unroll<kRows>([&](auto r) INFERD_INLINE { f[0][r] = f[1][r] = _mm512_setzero_ps(); });
+  const std::uint8_t* scales = k + 2 * kPageTokens * head_dim * Pages::kValueBytes;
   for (std::int64_t d = 0; d < head_dim; d += Pages::kPerStep, k += 32 * kLaneBytes<Pages>) {
-    stream.Lines(kLaneBytes<Pages> / 2);
+    stream.Lines(kLaneBytes<Pages> > 1 ? kLaneBytes<Pages> / 2 : static_cast<int>(d & 1));
     const typename Pages::Operand k0 = Pages::Make(k);
     const typename Pages::Operand k1 = Pages::Make(k + 16 * kLaneBytes<Pages>);
     Unroll<kRows>([&](auto r) INFERD_INLINE {
       const typename Pages::Operand x = Pages::Spread(q + r * head_dim + d);
       f[0][r] = Pages::Add(f[0][r], k0, x);
       f[1][r] = Pages::Add(f[1][r], k1, x);
+    });
+  }
+  if constexpr (Pages::kScales) {
+    const __m512 scale[2] = {_mm512_loadu_ps(scales), _mm512_loadu_ps(scales + 64)};
+    Unroll<kRows>([&](auto r) INFERD_INLINE {
+      f[0][r] = _mm512_mul_ps(f[0][r], scale[0]);
+      f[1][r] = _mm512_mul_ps(f[1][r], scale[1]);
     });
   }
   Unroll<kRows>([&](auto r) INFERD_INLINE {
@@ -263,6 +293,22 @@ INFERD_INLINE inline void StartTile(const AttentionArgs& args, TileState<kRows>&
   }
 }
 
+// p *= the scales of V, [rows, tokens of the chunk].
+template <int kRows>
+INFERD_INLINE inline void ScaleValues(const std::uint8_t* const* v_pages,
+                                      int pages,
+                                      std::int64_t head_dim,
+                                      float* p) {
+  for (int i = 0; i < 2 * pages; ++i) {
+    const std::uint8_t* scales = v_pages[i / 2] + kPageTokens * head_dim + 4 * kPageTokens;
+    const __m512 scale = _mm512_loadu_ps(scales + i % 2 * 64);
+    Unroll<kRows>([&](auto r) INFERD_INLINE {
+      float* at = p + r * kSoftmaxTokens + i * 16;
+      _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), scale));
+    });
+  }
+}
+
 template <class Pages, int kRows, class Stream>
 INFERD_INLINE inline void AddChunk(const AttentionArgs& args,
                                    TileState<kRows>& t,
@@ -273,6 +319,9 @@ INFERD_INLINE inline void AddChunk(const AttentionArgs& args,
   constexpr int kColumns = (kRows + kOperands) * 4 <= 32 ? 4 : 2;
   const float* p = t.s[0];
   const std::uint8_t* const* v = stream.side + pages;
+  if constexpr (Pages::kScales) {
+    ScaleValues<kRows>(v, pages, args.head_dim, t.s[0]);
+  }
   std::int64_t d = 0;
   for (; d + kColumns * 16 <= args.head_dim; d += kColumns * 16) {
     AddValues<Pages, kRows, kColumns>(p, v, pages, args.head_dim, d, stream, t.o);
@@ -364,5 +413,9 @@ void AttentionBf16Avx512(const AttentionArgs& args) { Attend<Bf16Fma>(args); }
 void AttentionHalfAvx512(const AttentionArgs& args) { Attend<HalfFma>(args); }
 
 void AttentionFloatAvx512(const AttentionArgs& args) { Attend<FloatFma>(args); }
+
+void AttentionFp8Avx512(const AttentionArgs& args) { Attend<Fp8Fma>(args); }
+
+void AttentionInt8Avx512(const AttentionArgs& args) { Attend<Int8Fma>(args); }
 
 }  // namespace inferd::kernels

@@ -10,5 +10,7 @@ namespace inferd::kernels {
 void AttentionBf16Avx512(const AttentionArgs& args);
 void AttentionHalfAvx512(const AttentionArgs& args);
 void AttentionFloatAvx512(const AttentionArgs& args);
+void AttentionFp8Avx512(const AttentionArgs& args);
+void AttentionInt8Avx512(const AttentionArgs& args);
 
 }  // namespace inferd::kernels

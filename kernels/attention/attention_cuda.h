@@ -45,7 +45,7 @@ std::size_t AttentionWorkspaceBytes(std::int64_t rows,
 /// Any head_dim up to 512.
 Status AttentionRows(const AttentionArgs& args, Stream stream);
 
-/// True when the tile kernel has the shape: F16 or BF16 values, head_dim 64, 80, 96, 112, 128, 192
+/// True when the tile kernel has the shape: any format but F32, head_dim 64, 80, 96, 112, 128, 192
 /// or 256.
 bool HasAttentionTiles(const KvPages& kv);
 

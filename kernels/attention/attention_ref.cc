@@ -53,6 +53,30 @@ struct FloatPage {
   }
 };
 
+struct Fp8Page {
+  static float K(const std::byte* head, std::int64_t, int token, std::int64_t i) {
+    return Fp8ToFloat(static_cast<std::uint8_t>(head[i * kPageTokens + token]));
+  }
+  static float V(const std::byte* head, std::int64_t head_dim, int token, std::int64_t i) {
+    return Fp8ToFloat(static_cast<std::uint8_t>(head[(kPageTokens + token) * head_dim + i]));
+  }
+};
+
+struct Int8Page {
+  static double K(const std::byte* head, std::int64_t head_dim, int token, std::int64_t i) {
+    return Scale(head, head_dim, token) * static_cast<std::int8_t>(head[i * kPageTokens + token]);
+  }
+  static double V(const std::byte* head, std::int64_t head_dim, int token, std::int64_t i) {
+    return Scale(head, head_dim, kPageTokens + token) *
+           static_cast<std::int8_t>(head[(kPageTokens + token) * head_dim + i]);
+  }
+  static double Scale(const std::byte* head, std::int64_t head_dim, int index) {
+    float value;
+    std::memcpy(&value, head + 2 * kPageTokens * head_dim + 4 * index, 4);
+    return value;
+  }
+};
+
 template <class Page>
 void AttendRow(const AttentionArgs& args, int row) {
   const std::int64_t end = args.pos[row] + 1;
@@ -110,6 +134,18 @@ void AttentionHalfScalar(const AttentionArgs& args) {
 void AttentionFloatScalar(const AttentionArgs& args) {
   for (int row = 0; row < args.rows; ++row) {
     AttendRow<FloatPage>(args, row);
+  }
+}
+
+void AttentionFp8Scalar(const AttentionArgs& args) {
+  for (int row = 0; row < args.rows; ++row) {
+    AttendRow<Fp8Page>(args, row);
+  }
+}
+
+void AttentionInt8Scalar(const AttentionArgs& args) {
+  for (int row = 0; row < args.rows; ++row) {
+    AttendRow<Int8Page>(args, row);
   }
 }
 

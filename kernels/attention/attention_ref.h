@@ -10,5 +10,7 @@ namespace inferd::kernels {
 void AttentionBf16Scalar(const AttentionArgs& args);
 void AttentionHalfScalar(const AttentionArgs& args);
 void AttentionFloatScalar(const AttentionArgs& args);
+void AttentionFp8Scalar(const AttentionArgs& args);
+void AttentionInt8Scalar(const AttentionArgs& args);
 
 }  // namespace inferd::kernels

@@ -2,6 +2,8 @@
 // Attention of 64 query rows of one sequence and one head per block, online softmax over pages of
 // 32 tokens: S = Q K^T and O += P V on tensor cores, K and V double-buffered by cp.async. Q and P
 // are multiplied as the sum of two halves (hi + lo), so that only the stored K and V are rounded.
+// 8-bit K and V are widened in shared memory to bf16, which holds every one of them; the scales of
+// int8's tokens multiply the columns of S and P.
 // Bytes: K and V of the context once per 64 rows and query head; 2 * 2 * 2 * 64 flops per value
 // read.
 #include "kernels/attention/attention_cuda.h"
@@ -20,9 +22,19 @@ constexpr float kLog2e = 1.4426950408889634F;
 // 16 bytes more than a row: the eight rows of an ldmatrix then lie in different banks.
 constexpr int Pitch(int head_dim) { return head_dim + 8; }
 
+template <class Kv>
+constexpr bool kWidened = sizeof(typename Kv::Value) == 1;
+
+/// What the tensor cores see of a format.
+template <class Kv>
+using Operand = std::conditional_t<kWidened<Kv>, KvBf16, Kv>;
+
+// Q in two halves, then K and V: two buffers of them, or one and two buffers of stored bytes.
+template <class Kv>
 constexpr std::size_t SharedBytes(int head_dim) {
-  return static_cast<std::size_t>(2 * kRows + 4 * kTokens) *
-         static_cast<std::size_t>(Pitch(head_dim)) * 2;
+  constexpr int kTiles = kWidened<Kv> ? 2 : 4;
+  const int stored = kWidened<Kv> ? 4 * kTokens * head_dim : 0;
+  return static_cast<std::size_t>((2 * kRows + kTiles * kTokens) * Pitch(head_dim) * 2 + stored);
 }
 
 template <class Kv>
@@ -72,6 +84,54 @@ DEVICE void LoadPage(std::uint16_t* k_tile,
   }
 }
 
+// The same of 8-bit values, to [K, V][token][kDim].
+template <class Kv, int kDim>
+DEVICE void LoadStored(typename Kv::Value* stored, const typename Kv::Value* head, int valid) {
+  constexpr int kPieces = kDim / 16;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kTokens * kPieces; i += kThreads) {
+    const int at = i * 16;
+    const bool ok = i / kPieces % kTokens < valid;
+    CopyAsync16(stored + at, head + (ok ? at : 0), ok);
+  }
+}
+
+// tile [K, V][token][pitch] = the stored values as bf16.
+template <class Kv, int kDim>
+DEVICE void Widen(std::uint16_t* tile, const typename Kv::Value* stored) {
+  struct alignas(8) Run {
+    typename Kv::Value values[8];
+  };
+  struct alignas(16) Wide {
+    std::uint32_t pairs[4];
+  };
+  constexpr int kRuns = kDim / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kTokens * kRuns; i += kThreads) {
+    const Run run = reinterpret_cast<const Run*>(stored)[i];
+    Wide wide;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      wide.pairs[j] = PackBf16(Kv::Get(run.values[2 * j]), Kv::Get(run.values[2 * j + 1]));
+    }
+    *reinterpret_cast<Wide*>(tile + i / kRuns * Pitch(kDim) + i % kRuns * 8) = wide;
+  }
+}
+
+// Multiplies this thread's columns of S or P by the scales of their tokens; what lies behind
+// `valid` was never written.
+DEVICE void ScaleColumns(float (&s)[4][4], const float* scales, int valid) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int token = j * 8 + lane % 4 * 2 + c;
+      const float scale = token < valid ? scales[token] : 0.0F;
+      s[j][c] *= scale;
+      s[j][2 + c] *= scale;
+    }
+  }
+}
+
 // s = Q K^T of this warp's 16 rows and the page's 32 tokens.
 template <class Kv, int kDim>
 DEVICE void Scores(float (&s)[4][4],
@@ -82,7 +142,9 @@ DEVICE void Scores(float (&s)[4][4],
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int q_at = (warp * 16 + lane % 16) * Pitch(kDim) + lane / 16 * 8;
   const int k_at = (lane % 8 + lane / 16 * 8) * Pitch(kDim) + lane / 8 % 2 * 8;
-#pragma unroll 4
+  // The tail of seven steps by four would cost registers that sm_100 does not have.
+  [[maybe_unused]] constexpr int kUnroll = kDim == 112 ? 2 : 4;
+#pragma unroll kUnroll
   for (int k = 0; k < kDim; k += 16) {
     std::uint32_t hi[4];
     std::uint32_t lo[4];
@@ -102,8 +164,12 @@ DEVICE void Scores(float (&s)[4][4],
 
 // Scales and masks the scores, updates maximum and sum, turns s into p and rescales `out`.
 template <int kDim>
-DEVICE void Softmax(
-    float (&s)[4][4], RowState<kDim>* state, const AttentionArgs& args, int position0, int token0) {
+DEVICE void Softmax(float (&s)[4][4],
+                    RowState<kDim>* state,
+                    const AttentionArgs& args,
+                    float scale,
+                    int position0,
+                    int token0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -115,7 +181,7 @@ DEVICE void Softmax(
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int token = token0 + j * 8 + lane % 4 * 2 + c;
-        float x = s[j][r * 2 + c] * args.scale;
+        float x = s[j][r * 2 + c] * scale;
         x = args.softcap > 0 ? args.softcap * tanhf(x / args.softcap) : x;
         x = token <= position && token >= begin ? x * kLog2e : -INFINITY;
         s[j][r * 2 + c] = x;
@@ -209,7 +275,10 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kTile = kTokens * Pitch(kDim);
   std::uint16_t* q_hi = shared;
   std::uint16_t* q_lo = q_hi + kRows * Pitch(kDim);
-  std::uint16_t* tiles = q_lo + kRows * Pitch(kDim);  // [buffer][K, V]
+  std::uint16_t* tiles = q_lo + kRows * Pitch(kDim);                        // [buffer][K, V]
+  auto* stored = reinterpret_cast<typename Kv::Value*>(tiles + 2 * kTile);  // 8-bit: [buffer][K, V]
+  constexpr bool kScaled = std::is_same_v<Kv, KvF8>;
+  const float scale = args.scale * (kScaled ? args.kv.k_scale : 1.0F);
   const int position0 = args.step.position[row0];
   const int end = position0 + rows;
   const int begin = args.window > 0 ? max(0, position0 - args.window + 1) : 0;
@@ -218,13 +287,17 @@ __global__ void __launch_bounds__(kThreads)
   const int first = begin / kTokens;
   const int last = (end + kTokens - 1) / kTokens;
   const auto load = [&](int page, int buffer) {
-    std::uint16_t* tile = tiles + buffer * 2 * kTile;
-    LoadPage<Kv, kDim>(
-        tile, tile + kTile, KvHead<Kv>(args.kv, pages[page], kv_head), end - page * kTokens);
+    const auto* from = KvHead<Kv>(args.kv, pages[page], kv_head);
+    if constexpr (kWidened<Kv>) {
+      LoadStored<Kv, kDim>(stored + buffer * 2 * kTokens * kDim, from, end - page * kTokens);
+    } else {
+      std::uint16_t* tile = tiles + buffer * 2 * kTile;
+      LoadPage<Kv, kDim>(tile, tile + kTile, from, end - page * kTokens);
+    }
   };
   load(first, 0);
   CopyCommit();
-  LoadQuery<Kv, kDim>(q_hi, q_lo, args.q + row0 * args.ldq + head * kDim, args.ldq, rows);
+  LoadQuery<Operand<Kv>, kDim>(q_hi, q_lo, args.q + row0 * args.ldq + head * kDim, args.ldq, rows);
 
   RowState<kDim> state;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -237,11 +310,21 @@ __global__ void __launch_bounds__(kThreads)
     CopyCommit();
     CopyWait<1>();
     __syncthreads();
+    const std::uint16_t* tile = tiles + (kWidened<Kv> ? 0 : buffer * 2 * kTile);
+    if constexpr (kWidened<Kv>) {
+      Widen<Kv, kDim>(tiles, stored + buffer * 2 * kTokens * kDim);
+      __syncthreads();
+    }
     float s[4][4] = {};
-    const std::uint16_t* tile = tiles + buffer * 2 * kTile;
-    Scores<Kv, kDim>(s, q_hi, q_lo, tile);
-    Softmax<kDim>(s, &state, args, position0 + warp * 16, page * kTokens);
-    Accumulate<Kv, kDim>(&state, s, tile + kTile);
+    Scores<Operand<Kv>, kDim>(s, q_hi, q_lo, tile);
+    if constexpr (Kv::kTokenScales) {
+      ScaleColumns(s, KvScales<Kv>(args.kv, pages[page], kv_head), end - page * kTokens);
+    }
+    Softmax<kDim>(s, &state, args, scale, position0 + warp * 16, page * kTokens);
+    if constexpr (Kv::kTokenScales) {
+      ScaleColumns(s, KvScales<Kv>(args.kv, pages[page], kv_head) + kTokens, end - page * kTokens);
+    }
+    Accumulate<Operand<Kv>, kDim>(&state, s, tile + kTile);
     __syncthreads();
   }
   CopyWait<0>();
@@ -257,6 +340,7 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       factor = state.sum[r] > 0 ? 1.0F / state.sum[r] : 0.0F;
     }
+    factor *= kScaled ? args.kv.v_scale : 1.0F;
     if (row < rows) {
       float* y = args.y + (row0 + row) * args.ldy + head * kDim + lane % 4 * 2;
 #pragma unroll
@@ -275,7 +359,7 @@ Status LaunchTiles(const AttentionArgs& args,
                    std::int64_t max_rows,
                    Stream stream) {
   const auto kernel = &AttentionTilesKernel<Kv, kDim>;
-  constexpr std::size_t kBytes = SharedBytes(kDim);
+  constexpr std::size_t kBytes = SharedBytes<Kv>(kDim);
   if (const Status status = AllowShared(kernel, kBytes); status != Status::kOk) {
     return status;
   }
@@ -317,7 +401,7 @@ bool HasAttentionTiles(const KvPages& kv) {
   const int d = kv.head_dim;
   const bool has_dim =
       d == 64 || d == 80 || d == 96 || d == 112 || d == 128 || d == 192 || d == 256;
-  return has_dim && (kv.format == KvFormat::kF16 || kv.format == KvFormat::kBf16);
+  return has_dim && kv.format != KvFormat::kF32;
 }
 
 Status AttentionTiles(const AttentionArgs& args,
@@ -331,9 +415,13 @@ Status AttentionTiles(const AttentionArgs& args,
   if (!HasAttentionTiles(args.kv) || sequences > 65535) {
     return Status::kInvalidValue;
   }
-  return args.kv.format == KvFormat::kBf16
-             ? LaunchDim<KvBf16>(args, row_begin, sequences, max_rows, stream)
-             : LaunchDim<KvF16>(args, row_begin, sequences, max_rows, stream);
+  return WithKvFormat(args.kv.format, [&](auto kv) {
+    if constexpr (std::is_same_v<decltype(kv), KvF32>) {
+      return Status::kInvalidValue;
+    } else {
+      return LaunchDim<decltype(kv)>(args, row_begin, sequences, max_rows, stream);
+    }
+  });
 }
 
 }  // namespace inferd::kernels::cuda

@@ -1,9 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention/kv_page.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace inferd::kernels {
+namespace {
+
+// E4M3, to nearest even, at most 448 in size.
+std::byte FloatToFp8(float value) {
+  const std::uint32_t bits = FloatToBits(value);
+  const std::uint32_t sign = bits >> 24 & 0x80;
+  const std::uint32_t size = bits & 0x7fffffff;
+  std::uint32_t code = 0x7e;
+  if (size < 0x3c800000) {  // below 2^-6, denormal: a sum whose last bits count 2^-9
+    code = FloatToBits(BitsToFloat(size) + 16384.0F) - 0x46800000;
+  } else if (size < 0x43e00000) {  // 448
+    code = (size + 0x7ffff + (size >> 20 & 1) - 0x3c000000) >> 20;
+  }
+  return static_cast<std::byte>(sign | code);
+}
+
+// One token's values as q * scale, `step` bytes apart.
+void StoreInt8(
+    const float* x, std::int64_t head_dim, std::byte* to, std::int64_t step, std::byte* scale) {
+  float top = 0;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    top = std::fmax(top, std::fabs(x[i]));
+  }
+  const float unit = top / 127;
+  std::memcpy(scale, &unit, sizeof unit);
+  const float inverse = top > 0 ? 127 / top : 0;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    const float q = std::fmin(std::fmax(x[i] * inverse, -127.0F), 127.0F);
+    to[i * step] = static_cast<std::byte>(static_cast<std::int8_t>(std::lrint(q)));
+  }
+}
+
+}  // namespace
 
 void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
   std::byte* kb = head + slot * 4;
@@ -38,6 +72,21 @@ void StoreKvFloat(
   std::memcpy(head + 4 * kPageTokens * head_dim + slot * head_dim * 4,
               v,
               static_cast<std::size_t>(head_dim) * 4);
+}
+
+void StoreKvFp8(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
+  std::byte* values = head + (kPageTokens + slot) * head_dim;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    head[i * kPageTokens + slot] = FloatToFp8(k[i]);
+    values[i] = FloatToFp8(v[i]);
+  }
+}
+
+void StoreKvInt8(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
+  std::byte* values = head + kPageTokens * head_dim;
+  std::byte* scales = values + kPageTokens * head_dim;
+  StoreInt8(k, head_dim, head + slot, kPageTokens, scales + 4 * slot);
+  StoreInt8(v, head_dim, values + slot * head_dim, 1, scales + 4 * (kPageTokens + slot));
 }
 
 }  // namespace inferd::kernels

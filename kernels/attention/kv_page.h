@@ -15,10 +15,15 @@ static constexpr inline std::size_t HeadPageBytes(std::size_t value_bytes, std::
   return 2 * kPageTokens * static_cast<std::size_t>(head_dim) * value_bytes;
 }
 
+/// Beside them in a page of int8: the scales of K, then of V, a float a token.
+static constexpr std::size_t kHeadScaleBytes = 2 * kPageTokens * sizeof(float);
+
 /// Stores K and V of one token at `slot` of the head's share of a page, rounding to the page's
-/// type.
+/// type. The 8-bit types keep no NaN.
 void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 void StoreKvHalf(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 void StoreKvFloat(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
+void StoreKvFp8(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
+void StoreKvInt8(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 
 }  // namespace inferd::kernels

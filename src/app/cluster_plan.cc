@@ -132,9 +132,8 @@ Result<> FillModel(const CommandLine& line, plan::LayoutRequest* request) {
     }
     request->bytes_per_weight = bits == "16" ? 2 : bits == "8" ? 1 : 0.5625;
   }
-  const std::string& kv = line.config.worker.kv_cache_dtype;
-  request->kv_bytes_per_value =
-      kv.ends_with("32") || (kv == "auto" && shape.spec.weight_dtype == DType::kF32) ? 4 : 2;
+  INFERD_ASSIGN(const spec::KvDtype kv, spec::ParseKvDtype(line.config.worker.kv_cache_dtype));
+  request->kv_bytes_per_value = spec::KvBytesPerValue(kv, shape.spec);
   request->max_model_len = line.config.model.max_model_len;
   return {};
 }

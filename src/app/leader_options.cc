@@ -145,11 +145,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   }
   options.threads = Int32(config.worker.threads);
   options.kv_cache_bytes = config.worker.kv_cache_bytes;
-  const std::string& kv = config.worker.kv_cache_dtype;
-  options.kv_dtype = kv.starts_with("bf") ? spec::KvDtype::kBf16
-                     : kv == "auto"       ? spec::KvDtype::kAuto
-                     : kv.ends_with("16") ? spec::KvDtype::kF16
-                                          : spec::KvDtype::kF32;
+  INFERD_ASSIGN(options.kv_dtype, spec::ParseKvDtype(config.worker.kv_cache_dtype));
   options.quantization = config.model.quantization;
   INFERD_ASSIGN(options.bf16_dot, UsesBf16Dot(config.model.dtype, model, options.device.kind));
   options.batch_invariant = config.worker.batch_invariant;

@@ -12,6 +12,10 @@ ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model) {
       return ops::KvType::kF32;
     case spec::KvDtype::kBf16:
       return ops::KvType::kBf16;
+    case spec::KvDtype::kFp8:
+      return ops::KvType::kFp8;
+    case spec::KvDtype::kInt8:
+      return ops::KvType::kInt8;
     default:
       return ops::KvType::kF16;
   }

@@ -6,8 +6,8 @@
 
 #include "inferd/result.h"
 #include "ops/device.h"
+#include "spec/kv_dtype.h"
 #include "spec/parallel.h"
-#include "spec/worker_config.h"
 
 #include <cstddef>
 #include <cstdint>

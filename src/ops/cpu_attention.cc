@@ -11,18 +11,36 @@
 namespace inferd::ops {
 namespace {
 
-std::size_t ValueBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+std::size_t ValueBytes(KvType type) {
+  return type == KvType::kF32 ? 4 : type == KvType::kF16 || type == KvType::kBf16 ? 2 : 1;
+}
+
+// One head's share of a page of one layer.
+std::size_t HeadBytes(KvType type, std::int64_t head_dim) {
+  return kernels::HeadPageBytes(ValueBytes(type), head_dim) +
+         (type == KvType::kInt8 ? kernels::kHeadScaleBytes : 0);
+}
 
 auto StorerOf(KvType type) {
-  return type == KvType::kF16    ? kernels::StoreKvHalf
-         : type == KvType::kBf16 ? kernels::StoreKvBf16
-                                 : kernels::StoreKvFloat;
+  switch (type) {
+    case KvType::kF16:
+      return kernels::StoreKvHalf;
+    case KvType::kBf16:
+      return kernels::StoreKvBf16;
+    case KvType::kFp8:
+      return kernels::StoreKvFp8;
+    case KvType::kInt8:
+      return kernels::StoreKvInt8;
+    case KvType::kF32:
+      break;
+  }
+  return kernels::StoreKvFloat;
 }
 
 // The head's share of a page of the layer.
 std::byte* HeadInPage(const KvLayer& kv, std::int32_t page, std::int64_t head) {
   return kv.base + static_cast<std::size_t>(page) * kv.page_bytes +
-         static_cast<std::size_t>(head) * kernels::HeadPageBytes(ValueBytes(kv.type), kv.head_dim);
+         static_cast<std::size_t>(head) * HeadBytes(kv.type, kv.head_dim);
 }
 
 void Rotate(const RopeTable& rope, std::int64_t position, float* x) {
@@ -46,7 +64,7 @@ void Rotate(const RopeTable& rope, std::int64_t position, float* x) {
 std::size_t CpuDevice::KvPageBytes(KvType type,
                                    std::int64_t kv_heads,
                                    std::int64_t head_dim) const {
-  return static_cast<std::size_t>(kv_heads) * kernels::HeadPageBytes(ValueBytes(type), head_dim);
+  return static_cast<std::size_t>(kv_heads) * HeadBytes(type, head_dim);
 }
 
 void CpuDevice::PostRow(const QkvTask& task,
@@ -130,6 +148,10 @@ void CpuDevice::AttendItem(const AttentionTask& task, const AttentionItem& item)
       return kernels_.attention_bf16(args);
     case KvType::kF32:
       return kernels_.attention_float(args);
+    case KvType::kFp8:
+      return kernels_.attention_fp8(args);
+    case KvType::kInt8:
+      return kernels_.attention_int8(args);
   }
 }
 

@@ -43,7 +43,7 @@ struct RopeTable {
 
 /// Where K and V of one layer live: pages of kPageTokens tokens, each [kv head][K then V] in the
 /// kernel's own order. Page p begins at base + p * page_bytes (the layer's share of it).
-enum class KvType : std::uint8_t { kF16, kBf16, kF32 };
+enum class KvType : std::uint8_t { kF16, kBf16, kF32, kFp8, kInt8 };
 
 struct KvLayer {
   std::byte* base = nullptr;

@@ -257,7 +257,7 @@ Result<spec::LoadRequest> Get(const v1::Load& proto) {
   load.max_batched_tokens = proto.max_batched_tokens();
   load.max_model_len = proto.max_model_len();
   load.kv_pages = proto.kv_pages();
-  if (proto.kv_dtype() < 0 || proto.kv_dtype() > static_cast<int>(spec::KvDtype::kF16)) {
+  if (proto.kv_dtype() < 0 || proto.kv_dtype() > static_cast<int>(spec::KvDtype::kInt8)) {
     return InvalidArgument("load request: unknown KV dtype {}", proto.kv_dtype());
   }
   load.kv_dtype = static_cast<spec::KvDtype>(proto.kv_dtype());

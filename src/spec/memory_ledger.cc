@@ -133,7 +133,7 @@ Result<MemoryLedger> MakeLedger(const ModelSpec& model,
                                 const std::vector<ShardPlan>& shards,
                                 const LedgerOptions& options) {
   if (options.page_tokens < 1 || options.max_batched_tokens < 1 || options.max_num_seqs < 1 ||
-      options.kv_bytes_per_value < 1 || !(options.bytes_per_weight > 0)) {
+      !(options.kv_bytes_per_value > 0) || !(options.bytes_per_weight > 0)) {
     return InvalidArgument(
         "page of {} tokens, {} tokens a step, {} sequences, {} bytes a KV value, {} a weight: all "
         "must "
@@ -160,8 +160,9 @@ Result<MemoryLedger> MakeLedger(const ModelSpec& model,
                             : options.weight_bytes[i];
     rank.activation_bytes = ActivationBytes(model, shard, options);
     rank.collective_bytes = CollectiveBytes(model, shard, options);
-    rank.kv_bytes_per_token = 2 * shard.layers.size() * shard.kv_heads.size() * model.head_dim *
-                              options.kv_bytes_per_value;
+    const std::int64_t values = 2 * shard.layers.size() * shard.kv_heads.size() * model.head_dim;
+    rank.kv_bytes_per_token =
+        std::llround(static_cast<double>(values) * options.kv_bytes_per_value);
     if (options.budget_bytes > 0) {
       INFERD_TRY(FillKv(options, &rank));
     }

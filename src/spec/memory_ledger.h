@@ -20,7 +20,7 @@ struct LedgerOptions {
   /// Bytes of each shard's weights, in the order of the shards, when they are known; empty:
   /// counted.
   std::vector<std::int64_t> weight_bytes;
-  std::int64_t kv_bytes_per_value = 2;
+  double kv_bytes_per_value = 2;  // as KvBytesPerValue
   std::int64_t page_tokens = 32;
   std::int64_t max_batched_tokens = 512;
   std::int64_t max_num_seqs = 64;

@@ -2,6 +2,7 @@
 // What a worker must know to load its shard and to join its groups; sent by the leader, plain data.
 #pragma once
 
+#include "spec/kv_dtype.h"
 #include "spec/memory_ledger.h"
 #include "spec/parallel.h"
 
@@ -10,22 +11,6 @@
 #include <vector>
 
 namespace inferd::spec {
-
-enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32, kF16 };
-
-/// What kAuto stands for: F32 for F32 weights, else F16, which rounds eight times finer than BF16
-/// in the same bytes. K and V beyond its range (65504) are clamped: kBf16 is for models that need
-/// it.
-inline KvDtype ResolvedKvDtype(KvDtype dtype, const ModelSpec& model) {
-  if (dtype != KvDtype::kAuto) {
-    return dtype;
-  }
-  return model.weight_dtype == DType::kF32 ? KvDtype::kF32 : KvDtype::kF16;
-}
-/// Bytes of one stored K or V value.
-inline std::int64_t KvBytesPerValue(KvDtype dtype, const ModelSpec& model) {
-  return ResolvedKvDtype(dtype, model) == KvDtype::kF32 ? 4 : 2;
-}
 
 /// How the ranks of a group exchange activations: NCCL on device memory, shared memory or TCP on
 /// the host's; kAuto: NCCL where it can serve the group.

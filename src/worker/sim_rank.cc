@@ -341,7 +341,7 @@ Result<std::unique_ptr<model::Rank>> MakeSimRank(const spec::LoadRequest& reques
   if (!device.model.empty()) {
     INFERD_ASSIGN(shape, store::ReadShape(device.model));
   }
-  const auto kv_bytes = static_cast<double>(spec::KvBytesPerValue(request.kv_dtype, shape.spec));
+  const double kv_bytes = spec::KvBytesPerValue(request.kv_dtype, shape.spec);
   // One shard makes one stage, whichever it is.
   spec::ShardPlan only = request.shard;
   only.stage = 0;
@@ -349,6 +349,7 @@ Result<std::unique_ptr<model::Rank>> MakeSimRank(const spec::LoadRequest& reques
       cost::MakeStages(shape.spec, {only}, shape.bytes_per_weight, kv_bytes, device.profile);
   spec::LedgerOptions options;
   options.bytes_per_weight = shape.bytes_per_weight;
+  options.kv_bytes_per_value = kv_bytes;
   options.max_batched_tokens = request.max_batched_tokens;
   options.max_num_seqs = request.max_num_seqs;
   options.max_model_len = request.max_model_len;

@@ -15,7 +15,26 @@
 namespace inferd::kernels {
 namespace {
 
-enum class Page { kHalf, kBf16, kFloat };
+enum class Page { kHalf, kBf16, kFloat, kFp8, kInt8 };
+
+std::size_t ValueBytes(Page kind) {
+  return kind == Page::kFloat ? 4 : kind == Page::kHalf || kind == Page::kBf16 ? 2 : 1;
+}
+
+auto StorerOf(Page kind) {
+  constexpr decltype(&StoreKvHalf) kStorers[] = {
+      StoreKvHalf, StoreKvBf16, StoreKvFloat, StoreKvFp8, StoreKvInt8};
+  return kStorers[static_cast<int>(kind)];
+}
+
+auto AttentionOf(const KernelTable& table, Page kind) {
+  const decltype(table.attention_half) all[] = {table.attention_half,
+                                                table.attention_bf16,
+                                                table.attention_float,
+                                                table.attention_fp8,
+                                                table.attention_int8};
+  return all[static_cast<int>(kind)];
+}
 
 struct Options {
   std::int64_t window = 0;
@@ -32,7 +51,8 @@ class Sequence {
   Sequence(Page kind, std::int64_t head_dim, std::int64_t tokens)
       : kind_(kind),
         head_dim_(head_dim),
-        page_bytes_(HeadPageBytes(kind == Page::kFloat ? 4 : 2, head_dim) + kGap),
+        page_bytes_(HeadPageBytes(ValueBytes(kind), head_dim) +
+                    (kind == Page::kInt8 ? kHeadScaleBytes : 0) + kGap),
         pages_(static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens)),
         memory_(pages_.size() * page_bytes_ - kGap) {
     std::iota(pages_.begin(), pages_.end(), 0);
@@ -48,10 +68,8 @@ class Sequence {
       auto* page =
           reinterpret_cast<std::byte*>(memory_.data()) +
           static_cast<std::size_t>(pages_[static_cast<std::size_t>(t / kPageTokens)]) * page_bytes_;
-      const auto store = kind == Page::kHalf   ? StoreKvHalf
-                         : kind == Page::kBf16 ? StoreKvBf16
-                                               : StoreKvFloat;
-      store(kv.data(), kv.data() + head_dim, head_dim, static_cast<int>(t % kPageTokens), page);
+      StorerOf(kind)(
+          kv.data(), kv.data() + head_dim, head_dim, static_cast<int>(t % kPageTokens), page);
     }
     q_.resize(static_cast<std::size_t>(kAttentionRows * head_dim));
     for (float& v : q_) {
@@ -90,9 +108,7 @@ class Sequence {
     args.softcap = options.softcap;
     args.window = options.window;
     args.stream = stream;
-    (kind_ == Page::kHalf   ? table.attention_half
-     : kind_ == Page::kBf16 ? table.attention_bf16
-                            : table.attention_float)(args);
+    AttentionOf(table, kind_)(args);
     return y;
   }
 
@@ -174,15 +190,93 @@ TEST_P(Attention, ARowAloneHasTheBitsOfTheRowInATile) {
 std::string ParamName(const testing::TestParamInfo<Param>& info) {
   std::string name = std::get<0>(info.param)->name;
   std::replace(name.begin(), name.end(), '-', '_');
-  const char* kinds[] = {"_half", "_bf16", "_float"};
+  const char* kinds[] = {"_half", "_bf16", "_float", "_fp8", "_int8"};
   return name + kinds[static_cast<int>(std::get<1>(info.param))];
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         Attention,
-                         testing::Combine(testing::ValuesIn(Tables()),
-                                          testing::Values(Page::kHalf, Page::kBf16, Page::kFloat)),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Attention,
+    testing::Combine(
+        testing::ValuesIn(Tables()),
+        testing::Values(Page::kHalf, Page::kBf16, Page::kFloat, Page::kFp8, Page::kInt8)),
+    ParamName);
+
+// What is read back by a token that sees only itself is its V, as the type rounds it.
+TEST(KvPage, KeepsWhatTheTypeCan) {
+  struct Bound {
+    Page kind;
+    double relative;  // of each value
+    double absolute;  // share of the token's largest value
+  };
+  for (const Bound& bound : {Bound{Page::kHalf, 0x1p-11, 0},
+                             Bound{Page::kBf16, 0x1p-8, 0},
+                             Bound{Page::kFloat, 0, 0},
+                             Bound{Page::kFp8, 0x1p-4, 0},
+                             Bound{Page::kInt8, 0, 0.51 / 127}}) {
+    constexpr int kDim = 64;
+    std::vector<float> v(kDim);
+    TestRandom random(7);
+    float top = 0;
+    for (int i = 0; i < kDim; ++i) {
+      v[static_cast<std::size_t>(i)] = random.Normal() * (i % 2 == 0 ? 1.0F : 20.0F);
+      top = std::max(top, std::fabs(v[static_cast<std::size_t>(i)]));
+    }
+    const std::vector<float> k(v.rbegin(), v.rend());
+    std::vector<std::byte> page(HeadPageBytes(4, kDim) + kHeadScaleBytes);
+    StorerOf(bound.kind)(k.data(), v.data(), kDim, 0, page.data());
+    std::vector<float> q(kDim);
+    std::vector<float> y(kDim);
+    const float* q_row = q.data();
+    float* y_row = y.data();
+    const std::int64_t pos = 0;
+    const std::int32_t number = 0;
+    AttentionArgs args = {};
+    args.rows = 1;
+    args.q = &q_row;
+    args.y = &y_row;
+    args.pos = &pos;
+    args.head_dim = kDim;
+    args.base = page.data();
+    args.pages = &number;
+    args.scale = 1;
+    AttentionOf(ScalarKernels(), bound.kind)(args);
+    for (std::size_t i = 0; i < kDim; ++i) {
+      EXPECT_NEAR(y[i], v[i], bound.relative * std::fabs(v[i]) + bound.absolute * top + 0x1p-10)
+          << static_cast<int>(bound.kind);
+    }
+  }
+}
+
+TEST(KvPage, Fp8StopsAt448AndHoldsEveryCode) {
+  for (int code = 0; code < 256; ++code) {
+    const float value = Fp8ToFloat(static_cast<std::uint8_t>(code));
+    if (std::isnan(value)) {
+      continue;
+    }
+    const std::vector<float> x(16, value);
+    std::byte page[2 * kPageTokens * 16];
+    StoreKvFp8(x.data(), x.data(), 16, 3, page);
+    EXPECT_EQ(static_cast<int>(page[3]), code);                           // K of d 0
+    EXPECT_EQ(static_cast<int>(page[(kPageTokens + 3) * 16 + 5]), code);  // V of d 5
+  }
+  const std::vector<float> big = {449, -1e9F, INFINITY, 460, -449, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  std::byte page[2 * kPageTokens * 16];
+  StoreKvFp8(big.data(), big.data(), 16, 0, page);
+  for (const int i : {0, 1, 2, 3, 4}) {
+    EXPECT_EQ(std::fabs(Fp8ToFloat(static_cast<std::uint8_t>(page[i * kPageTokens]))), 448);
+  }
+}
+
+TEST(KvPage, Int8KeepsAZeroTokenZero) {
+  const std::vector<float> zero(16);
+  std::vector<std::byte> page(HeadPageBytes(1, 16) + kHeadScaleBytes, std::byte{9});
+  StoreKvInt8(zero.data(), zero.data(), 16, 1, page.data());
+  float scale = -1;
+  std::memcpy(&scale, page.data() + HeadPageBytes(1, 16) + 4, 4);
+  EXPECT_EQ(scale, 0);
+  EXPECT_EQ(page[1], std::byte{0});
+}
 
 }  // namespace
 }  // namespace inferd::kernels

@@ -301,7 +301,8 @@ TEST(AttentionCuda, ARowsBitsDoNotDependOnTheBatch) {
 }
 
 TEST(AttentionCuda, TilesOverFormatsAndHeadSizes) {
-  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kF16}) {
+  for (const KvFormat format :
+       {KvFormat::kBf16, KvFormat::kF16, KvFormat::kF8E4M3, KvFormat::kInt8}) {
     for (const int dim : {64, 80, 96, 112, 128, 192, 256}) {
       if (kFewCases && dim != 64 && dim != 112) {
         continue;
@@ -332,6 +333,21 @@ TEST(AttentionCuda, TilesOverChunksWindowsSinksAndSoftcap) {
       EXPECT_LT(RelativeError(attention.RunAll(true), attention.Reference()), kTileTolerance)
           << window << " " << rare;
     }
+  }
+}
+
+TEST(AttentionCuda, TilesOfInt8OverWindowsAndGroups) {
+  for (const int window : {0, 20}) {
+    Case c;
+    c.format = KvFormat::kInt8;
+    c.q_heads = 6;
+    c.window = window;
+    c.softcap = 1.5F;
+    c.sinks = window > 0;
+    c.sequences = {{0, 65}, {100, 9}};
+    Attention attention(c);
+    EXPECT_LT(RelativeError(attention.RunAll(true), attention.Reference()), kTileTolerance)
+        << window;
   }
 }
 

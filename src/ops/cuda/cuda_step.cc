@@ -31,6 +31,10 @@ k::KvFormat FormatOf(KvType type) {
       return k::KvFormat::kBf16;
     case KvType::kF32:
       return k::KvFormat::kF32;
+    case KvType::kFp8:
+      return k::KvFormat::kF8E4M3;
+    case KvType::kInt8:
+      return k::KvFormat::kInt8;
   }
   return k::KvFormat::kF16;
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <vector>
 
 namespace inferd::model {
 namespace {
@@ -50,11 +51,9 @@ float Largest(const std::vector<float>& logits) {
 
 class GoldenTest : public testing::TestWithParam<Case> {
  protected:
-  // Largest absolute difference; infinite for NaN.
-  static float Worst(const std::vector<std::int32_t>& ids,
-                     const std::vector<float>& expected,
-                     spec::KvDtype kv_dtype,
-                     bool bf16_dot = false) {
+  static std::vector<float> Logits(const std::vector<std::int32_t>& ids,
+                                   spec::KvDtype kv_dtype,
+                                   bool bf16_dot = false) {
     ShardSetOptions options;
     options.bf16_dot = bf16_dot;
     options.max_model_len = static_cast<std::int64_t>(ids.size());
@@ -62,19 +61,59 @@ class GoldenTest : public testing::TestWithParam<Case> {
     auto set = ShardSet::Make(DataPath(GetParam().family, GetParam().file), options);
     if (!set.ok()) {
       ADD_FAILURE() << set.error().message();
-      return INFINITY;
+      return {};
     }
     auto logits = (*set)->Run({ids}, InChunks({ids}, static_cast<std::int64_t>(ids.size())));
-    if (!logits.ok() || (*logits)[0].size() != expected.size()) {
-      ADD_FAILURE() << (logits.ok() ? "wrong number of logits" : logits.error().message());
-      return INFINITY;
+    if (!logits.ok()) {
+      ADD_FAILURE() << logits.error().message();
+      return {};
     }
-    float worst = 0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const float difference = std::abs((*logits)[0][i] - expected[i]);
+    return (*logits)[0];
+  }
+
+  // Largest absolute difference; infinite for NaN.
+  static float Worst(const std::vector<float>& logits, const std::vector<float>& expected) {
+    float worst = logits.size() == expected.size() ? 0 : INFINITY;
+    for (std::size_t i = 0; i < std::min(logits.size(), expected.size()); ++i) {
+      const float difference = std::abs(logits[i] - expected[i]);
       worst = std::isfinite(difference) ? std::max(worst, difference) : INFINITY;
     }
     return worst;
+  }
+
+  static float Worst(const std::vector<std::int32_t>& ids,
+                     const std::vector<float>& expected,
+                     spec::KvDtype kv_dtype,
+                     bool bf16_dot = false) {
+    return Worst(Logits(ids, kv_dtype, bf16_dot), expected);
+  }
+
+  // Mean over the positions of the Kullback-Leibler divergence from the expected distribution, in
+  // nats.
+  static double Drift(const std::vector<float>& logits,
+                      const std::vector<float>& expected,
+                      std::size_t positions) {
+    if (logits.size() != expected.size()) {
+      return HUGE_VAL;
+    }
+    const std::size_t vocab = expected.size() / positions;
+    const auto log_sum = [&](const float* row) {
+      const float top = *std::max_element(row, row + vocab);
+      double sum = 0;
+      for (std::size_t i = 0; i < vocab; ++i) {
+        sum += std::exp(static_cast<double>(row[i] - top));
+      }
+      return top + std::log(sum);
+    };
+    double drift = 0;
+    for (std::size_t at = 0; at < expected.size(); at += vocab) {
+      const double want = log_sum(expected.data() + at);
+      const double got = log_sum(logits.data() + at);
+      for (std::size_t i = at; i < at + vocab; ++i) {
+        drift += std::exp(expected[i] - want) * (expected[i] - want - (logits[i] - got));
+      }
+    }
+    return drift / static_cast<double>(positions);
   }
 };
 
@@ -105,6 +144,28 @@ TEST_P(GoldenTest, LogitsMatchWithBf16Kv) {
   const float largest = Largest(expected);
   EXPECT_LE(Worst(golden.ints.at("input_ids"), expected, spec::KvDtype::kBf16), 2e-2F * largest)
       << "largest logit " << largest;
+}
+
+// int8 keeps 7 bits below a token's largest value of a head. How far the distributions over the
+// next token drift is what perplexity would show.
+TEST_P(GoldenTest, LogitsMatchWithInt8Kv) {
+  const Golden golden = ReadGolden(GetParam().family);
+  const auto& ids = golden.ints.at("input_ids");
+  const auto& expected = golden.floats.at("logits");
+  const std::vector<float> logits = Logits(ids, spec::KvDtype::kInt8);
+  EXPECT_LE(Worst(logits, expected), 4e-2F * Largest(expected)) << Largest(expected);
+  EXPECT_LE(Drift(logits, expected, ids.size()), 2e-3);
+}
+
+// FP8 keeps 3 bits of mantissa, by which a close call between two experts falls the other way: the
+// logits of such a token are others.
+TEST_P(GoldenTest, DistributionsMatchWithFp8Kv) {
+  const Golden golden = ReadGolden(GetParam().family);
+  const auto& ids = golden.ints.at("input_ids");
+  const double drift =
+      Drift(Logits(ids, spec::KvDtype::kFp8), golden.floats.at("logits"), ids.size());
+  EXPECT_LE(drift, 0.2);
+  EXPECT_GE(drift, 1e-5) << "nothing was rounded";
 }
 
 // --dtype bfloat16: every input of a BF16 weight keeps 8 bits of mantissa, as in other servers'

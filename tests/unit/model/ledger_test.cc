@@ -83,6 +83,7 @@ void WriteModel(const store::TempDir& folder, bool moe) {
 struct Case {
   bool moe;
   spec::ParallelSpec parallel;
+  spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
 };
 
 class Ledger : public testing::TestWithParam<Case> {};
@@ -98,6 +99,7 @@ TEST_P(Ledger, IsWithinOnePercentOfWhatRanksHold) {
   options.max_batched_tokens = 256;
   options.max_num_seqs = 16;
   options.max_model_len = 1024;
+  options.kv_bytes_per_value = spec::KvBytesPerValue(GetParam().kv_dtype, model->spec);
   const auto ledger = spec::MakeLedger(model->spec, *shards, options);
   ASSERT_TRUE(ledger.ok());
   constexpr std::int64_t kPages = 64;
@@ -109,6 +111,7 @@ TEST_P(Ledger, IsWithinOnePercentOfWhatRanksHold) {
     request.max_batched_tokens = 256;
     request.max_model_len = 1024;
     request.kv_pages = kPages;
+    request.kv_dtype = GetParam().kv_dtype;
     const auto rank = Rank::Load(request, {});
     ASSERT_TRUE(rank.ok()) << rank.error().message();
     const RankMemory real = (*rank)->memory();
@@ -136,6 +139,8 @@ TEST_P(Ledger, IsWithinOnePercentOfWhatRanksHold) {
 INSTANTIATE_TEST_SUITE_P(Cuts,
                          Ledger,
                          testing::Values(Case{false, {}},
+                                         Case{false, {}, spec::KvDtype::kFp8},
+                                         Case{false, {.tp = 2}, spec::KvDtype::kInt8},
                                          Case{false, {.tp = 2}},
                                          Case{false, {.pp = 2}},
                                          Case{false, {.tp = 2, .pp = 2}},

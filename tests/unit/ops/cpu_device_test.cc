@@ -281,8 +281,9 @@ TEST_P(AttentionBits, DoNotDependOnChunksNeighboursOrThreads) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     AttentionBits,
-    testing::Combine(testing::Values(KvType::kF16, KvType::kBf16, KvType::kF32),
-                     testing::Values(0, 50)));
+    testing::Combine(
+        testing::Values(KvType::kF16, KvType::kBf16, KvType::kF32, KvType::kFp8, KvType::kInt8),
+        testing::Values(0, 50)));
 
 TEST(CpuDevice, OneTokenAttendsToItself) {
   const std::unique_ptr<Device> device = MakeDevice(1);

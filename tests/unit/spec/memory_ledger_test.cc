@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/memory_ledger.h"
 
+#include "spec/kv_dtype.h"
 #include "unit/spec/real_models.h"
 
 #include <gmock/gmock.h>
@@ -61,6 +62,30 @@ TEST(MemoryLedger, CutsTheKvCacheWithHeadsAndLayers) {
   for (const RankLedger& rank : cut->ranks) {
     EXPECT_EQ(rank.kv_bytes_per_token, 40 * 1024);
   }
+}
+
+// Half of 16 bits; int8 has a float per token and head beside K and beside V: 4 bytes in 132.
+TEST(MemoryLedger, CountsTheTypeOfTheKvCache) {
+  const ModelSpec model = Llama3_8B();
+  LedgerOptions options;
+  const auto bytes_per_token = [&](std::string_view name) {
+    const auto dtype = ParseKvDtype(name);
+    EXPECT_TRUE(dtype.ok()) << name;
+    options.kv_bytes_per_value = KvBytesPerValue(*dtype, model);
+    const auto ledger = MakeLedger(model, Plan(model, {}), options);
+    EXPECT_TRUE(ledger.ok()) << name;
+    return ledger->ranks[0].kv_bytes_per_token;
+  };
+  EXPECT_EQ(bytes_per_token("auto"), 128 * 1024);
+  EXPECT_EQ(bytes_per_token("float32"), 256 * 1024);
+  EXPECT_EQ(bytes_per_token("bfloat16"), 128 * 1024);
+  EXPECT_EQ(bytes_per_token("fp8"), 64 * 1024);
+  EXPECT_EQ(bytes_per_token("fp8_e4m3"), 64 * 1024);
+  EXPECT_EQ(bytes_per_token("int8"), 66 * 1024);
+  EXPECT_EQ(bytes_per_token("int8_per_token_head"), 66 * 1024);
+  const auto other = ParseKvDtype("fp8_e5m2");
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().message().find("fp8_e4m3"), std::string::npos);
 }
 
 TEST(MemoryLedger, FillsTheBudgetWithWholePages) {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvDtype: how K and V of a token are kept, and how many bytes that takes. Pure.
+#pragma once
+
+#include "inferd/result.h"
+#include "spec/model_spec.h"
+
+#include <cstdint>
+#include <string_view>
+
+namespace inferd::spec {
+
+/// kFp8: E4M3 as it is (scale 1), at most 448 in size. kInt8: 127 steps to the largest value of a
+/// token and head, whose scale (4 bytes) lies beside them.
+enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32, kF16, kFp8, kInt8 };
+
+/// A value of --kv-cache-dtype. Refuses other names.
+Result<KvDtype> ParseKvDtype(std::string_view name);
+
+/// kAuto: F32 for F32 weights, else F16, which has eight times bfloat16's precision in the same
+/// bytes; K and V beyond 65504 are clamped.
+KvDtype ResolvedKvDtype(KvDtype dtype, const ModelSpec& model);
+
+/// Bytes of one value of K or V, its share of the scale included.
+double KvBytesPerValue(KvDtype dtype, const ModelSpec& model);
+
+}  // namespace inferd::spec
