@@ -152,8 +152,13 @@ class Shard {
   }
   void CountExperts(const std::int32_t* expert, std::int64_t count);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
-  /// Sandwich norm of y_, added to x_.
+  /// Sandwich norm of y_, which then waits to be added to x_: by the norm that begins the next
+  /// block, or by AddOwed.
   void FinishBlock(std::int64_t rows, const Vector& post_norm);
+  void AddOwed(std::int64_t rows);
+  /// act = RMS norm of x_, y_ added to it where that is owed.
+  void BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act);
+  void BeginBlock(std::int64_t rows, const Vector& norm, float* normed);
   Result<> AllReduce(float* data, std::int64_t rows);
   /// `count` floats of the device as the host sees them: in place, or copied to staging_.
   Result<float*> ToHost(float* data, std::int64_t count);
@@ -184,6 +189,7 @@ class Shard {
   ops::Memory host_logits_;    // host, [logit rows, vocab]; on the sampler, unless logits_ is that
   float* x_ = nullptr;         // [tokens, hidden], residual stream
   float* y_ = nullptr;         // [tokens, hidden], output of a block
+  bool owes_y_ = false;        // y_ is yet to be added to x_
   float* part_ = nullptr;      // [tokens, local hidden rows]; only with tp
   float* normed_ = nullptr;    // [tokens, hidden], MoE input
   float* qkv_ = nullptr;       // [tokens, (q + 2 kv) * head_dim]

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace inferd::model {
 namespace {
@@ -40,6 +41,7 @@ Result<> Shard::Forward(const StepBatch& batch) {
 }
 
 Result<> Shard::Layers(const StepBatch& batch, std::int64_t rows) {
+  owes_y_ = false;  // of a step that failed
   if (plan_.has_embedding && rows > 0) {
     INFERD_TRY(Embed(batch));
   }
@@ -49,6 +51,7 @@ Result<> Shard::Layers(const StepBatch& batch, std::int64_t rows) {
     }
     INFERD_TRY(Ffn(layer, rows));
   }
+  AddOwed(rows);
   return {};
 }
 
@@ -93,7 +96,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64
   float* k = qkv_ + q_size;
   float* v = k + kv_size;
 
-  device_.RmsNorm(x_, w.attn_norm.data(), eps, rows, model_.hidden_size, act.attn_in);
+  BeginBlock(rows, w.attn_norm, act.attn_in);
   const std::array tasks = {ops::MatMulTask{w.q.get(), w.q_bias.data(), qkv_, ld},
                             ops::MatMulTask{w.k.get(), w.k_bias.data(), k, ld},
                             ops::MatMulTask{w.v.get(), w.v_bias.data(), v, ld}};
@@ -155,7 +158,31 @@ void Shard::FinishBlock(std::int64_t rows, const Vector& post_norm) {
     device_.RmsNormFloat(
         y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
   }
-  device_.Add(x_, y_, rows, model_.hidden_size);
+  owes_y_ = true;
+}
+
+void Shard::AddOwed(std::int64_t rows) {
+  if (std::exchange(owes_y_, false)) {
+    device_.Add(x_, y_, rows, model_.hidden_size);
+  }
+}
+
+void Shard::BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act) {
+  const auto eps = static_cast<float>(model_.norm_eps);
+  if (std::exchange(owes_y_, false)) {
+    device_.AddRmsNorm({x_, y_, norm.data(), eps, rows, model_.hidden_size}, act);
+  } else {
+    device_.RmsNorm(x_, norm.data(), eps, rows, model_.hidden_size, act);
+  }
+}
+
+void Shard::BeginBlock(std::int64_t rows, const Vector& norm, float* normed) {
+  const auto eps = static_cast<float>(model_.norm_eps);
+  if (std::exchange(owes_y_, false)) {
+    device_.AddRmsNormFloat({x_, y_, norm.data(), eps, rows, model_.hidden_size}, normed);
+  } else {
+    device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
+  }
 }
 
 Result<> Shard::Ffn(std::int64_t layer, std::int64_t rows) {
@@ -177,12 +204,7 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t ffn = plan_.ffn.size();
-  device_.RmsNorm(x_,
-                  w.ffn_norm.data(),
-                  static_cast<float>(model_.norm_eps),
-                  rows,
-                  model_.hidden_size,
-                  act.ffn_in);
+  BeginBlock(rows, w.ffn_norm, act.ffn_in);
   const std::array tasks = {ops::MatMulTask{w.gate.get(), w.gate_bias.data(), gate_up_, 2 * ffn},
                             ops::MatMulTask{w.up.get(), w.up_bias.data(), gate_up_ + ffn, 2 * ffn}};
   device_.MatMul(*act.ffn_in, rows, tasks);
@@ -197,12 +219,7 @@ void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t shared = plan_.shared_ffn.size();
-  device_.RmsNormFloat(x_,
-                       w.ffn_norm.data(),
-                       static_cast<float>(model_.norm_eps),
-                       rows,
-                       model_.hidden_size,
-                       normed_);
+  BeginBlock(rows, w.ffn_norm, normed_);
   device_.Quantize(normed_, model_.hidden_size, rows, act.ffn_in);
   std::array<ops::MatMulTask, 4> tasks;
   std::size_t count = 0;

@@ -166,6 +166,15 @@ class Device {
                             std::int64_t rows,
                             std::int64_t k,
                             float* y) = 0;
+  /// Add, then RmsNorm, with the same bits: one pass over memory where a device has it.
+  virtual void AddRmsNorm(const AddNormTask& task, Activations* act) {
+    Add(task.x, task.add, task.rows, task.k);
+    RmsNorm(task.x, task.weight, task.eps, task.rows, task.k, act);
+  }
+  virtual void AddRmsNormFloat(const AddNormTask& task, float* y) {
+    Add(task.x, task.add, task.rows, task.k);
+    RmsNormFloat(task.x, task.weight, task.eps, task.rows, task.k, y);
+  }
   /// act = x in the forms `act` was made with; rows of x are ldx apart.
   virtual void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) = 0;
   /// All tasks share the input rows; one region.

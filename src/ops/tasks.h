@@ -31,6 +31,16 @@ struct MatrixScales {
 
 enum class GateKind : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
+/// The end of one block and the beginning of the next: x += add, then the RMS norm of x.
+struct AddNormTask {
+  float* x = nullptr;          // [rows, k], the residual stream
+  const float* add = nullptr;  // [rows, k], what a block gave
+  const float* weight = nullptr;
+  float eps = 0;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+};
+
 /// Rotation of the first rotary_dim values of a head. cos/sin come from a table [max positions,
 /// rotary_dim / 2].
 struct RopeTable {

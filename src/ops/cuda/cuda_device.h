@@ -157,6 +157,8 @@ class CudaDevice final : public Device {
                     std::int64_t rows,
                     std::int64_t k,
                     float* y) override;
+  void AddRmsNorm(const AddNormTask& task, Activations* act) override;
+  void AddRmsNormFloat(const AddNormTask& task, float* y) override;
   void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) override;
   void MatMul(const Activations& act,
               std::int64_t rows,

@@ -66,6 +66,18 @@ void CudaDevice::RmsNormFloat(const float* x,
   }
 }
 
+void CudaDevice::AddRmsNorm(const AddNormTask& task, Activations* act) {
+  AddRmsNormFloat(task, Rows(act));
+}
+
+void CudaDevice::AddRmsNormFloat(const AddNormTask& task, float* y) {
+  const std::int64_t k = task.k;
+  if (Use()) {
+    Check(k::AddRmsNorm(task.x, k, task.add, k, task.weight, task.eps, task.rows, k, y, k, stream_),
+          "adding and RMS norm");
+  }
+}
+
 void CudaDevice::Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) {
   const auto width = static_cast<std::size_t>(act->k()) * sizeof(float);
   CopyRows(Rows(act), width, x, static_cast<std::size_t>(ldx) * sizeof(float), width, rows);
