@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emulated CUDA device behind the real front end, and a host without a CUDA device."""
 
+import array
+import json
 import os
 import pathlib
+import random
+import shutil
+import signal
 import subprocess
 
 import pytest
+import toy_model
 from conftest import Server
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
@@ -14,10 +20,11 @@ UNDECIDED = 2e-3
 PROMPTS = [[7, 19, 101, 33, 250, 12, 64, 9], [200, 3, 77], list(range(5, 45, 2))]
 
 
-def answers(inferd, family, folder, *flags):
-    """Greedy tokens of all prompts at once, each with its logprob and its lead over the second best."""
+def answers(inferd, model, folder, *flags):
+    """Greedy tokens of all prompts at once, each with its logprob and its lead over the second best. `model`: a folder, or a
+    family's name."""
     folder.mkdir()
-    server = Server(inferd, DATA / family, folder, *flags)
+    server = Server(inferd, DATA / model, folder, *flags)
     try:
         reply = server.client.completions.create(
             model="toy", prompt=PROMPTS, max_tokens=8, temperature=0, logprobs=2,
@@ -32,30 +39,51 @@ def answers(inferd, family, folder, *flags):
         server.stop()
 
 
+def compare(expected, got, undecided=UNDECIDED, drift=2e-2, least=16):
+    compared = 0
+    for row, other_row in zip(expected, got, strict=True):
+        for (token, logprob, lead), (other_token, other_logprob, _) in zip(row, other_row, strict=True):
+            if lead < undecided:
+                break  # what follows depends on a call that the one side itself hardly makes
+            assert other_token == token
+            assert other_logprob == pytest.approx(logprob, abs=drift)
+            compared += 1
+    assert compared >= least, "of 24 tokens"
+
+
+@pytest.fixture(scope="module")
+def of_the_cpu(inferd, tmp_path_factory):
+    """of_the_cpu(model, *flags): the CPU's answers, asked for once."""
+    known = {}
+
+    def ask(model, *flags):
+        if (model, *flags) not in known:  # bf16 inputs would be other sums
+            folder = tmp_path_factory.mktemp("cpu") / "server"
+            known[model, *flags] = answers(inferd, model, folder, "--dtype", "float32", *flags)
+        return known[model, *flags]
+
+    return ask
+
+
 @pytest.mark.parametrize("family, flags", [
     ("llama", ["--tp", "2"]),
     ("llama", ["--pp", "2"]),
     ("llama", ["--tp", "2", "--distributed-backend", "host"]),
+    ("mixtral", ["--tp", "2"]),
+    ("mixtral", ["--pp", "2"]),
     ("mixtral", ["--ep", "2"]),
     ("qwen3-moe", ["--tp", "2"]),
+    ("qwen3-moe", ["--pp", "2"]),
+    ("qwen3-moe", ["--ep", "2"]),
     ("gemma3", ["--tp", "2"]),
+    ("gemma3", ["--pp", "2"]),
     ("quantised/gptq-act-order", ["--tp", "2"]),
 ])
-def test_gives_the_tokens_of_the_cpu(inferd, tmp_path, family, flags):
-    cpu = answers(inferd, family, tmp_path / "cpu", "--dtype", "float32")  # bf16 inputs would be other sums
-    emulated = answers(inferd, family, tmp_path / "emulated", "--device", "cuda-emu", *flags)
-    compared = 0
-    for row, other_row in zip(cpu, emulated):
-        for (token, logprob, lead), (other_token, other_logprob, _) in zip(row, other_row):
-            if lead < UNDECIDED:
-                break  # what follows depends on a call that the CPU itself hardly makes
-            assert other_token == token
-            assert other_logprob == pytest.approx(logprob, abs=2e-2)
-            compared += 1
-    assert compared >= 16, "of 24 tokens"
+def test_gives_the_tokens_of_the_cpu(inferd, of_the_cpu, tmp_path, family, flags):
+    compare(of_the_cpu(family), answers(inferd, family, tmp_path / "emulated", "--device", "cuda-emu", *flags))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3-moe", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3-moe", "gemma3"])
 def test_graphs_change_no_token(inferd, tmp_path, family):
     device = ["--device", "cuda-emu"]
     eager = answers(inferd, family, tmp_path / "eager", *device, "--enforce-eager")
@@ -63,6 +91,92 @@ def test_graphs_change_no_token(inferd, tmp_path, family):
     assert replayed == eager
     assert "recorded a CUDA graph for steps of 4 rows" in (tmp_path / "graphs" / "log").read_text()
     assert "recorded a CUDA graph" not in (tmp_path / "eager" / "log").read_text()
+
+
+# Ranks that exchange within a layer go without graphs.
+@pytest.mark.parametrize("family, flags, graphs", [("llama", ["--pp", "2"], True), ("mixtral", ["--ep", "2"], False)])
+def test_a_killed_worker_costs_no_token(inferd, tmp_path, family, flags, graphs):
+    server = Server(inferd, DATA / family, tmp_path, "--device", "cuda-emu", "--cuda-graph-sizes", "1,2", *flags)
+    try:
+        def stream():
+            return server.client.completions.create(
+                model="toy", prompt=PROMPTS[0], max_tokens=48, temperature=0, stream=True, logprobs=0,
+                extra_body={"ignore_eos": True, "return_tokens_as_token_ids": True})
+
+        def tokens(chunk):
+            return [token for choice in chunk.choices for token in (choice.logprobs.tokens if choice.logprobs else [])]
+
+        undisturbed = [token for chunk in stream() for token in tokens(chunk)]
+        assert len(undisturbed) == 48
+        recorded = server.log().count("recorded a CUDA graph")
+        assert (recorded > 0) == graphs
+        for victim in (1, 0):
+            got = []
+            for chunk in stream():
+                if len(got) < 4 <= len(got) + len(tokens(chunk)):
+                    os.kill(server.workers()[victim], signal.SIGKILL)
+                got += tokens(chunk)
+            assert got == undisturbed
+            assert server.metric("inferd_worker_restarts_total") > 0
+        assert (server.log().count("recorded a CUDA graph") > recorded) == graphs  # by the workers that came
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def wide_heads(tmp_path_factory):
+    """A random Llama with heads of 64 values, which the tile kernel of attention takes; the fixtures' are smaller."""
+    folder = tmp_path_factory.mktemp("wide") / "model"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(DATA / "llama" / name, folder)
+    config = json.loads((DATA / "llama" / "config.json").read_text())
+    hidden, inner, vocabulary, heads, kv_heads, dim = 64, 96, config["vocab_size"], 4, 2, 64
+    config |= {"hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads,
+               "num_key_value_heads": kv_heads, "head_dim": dim}
+    (folder / "config.json").write_text(json.dumps(config))
+    numbers = random.Random(64)
+
+    def matrix(rows, columns, scale=1.0):
+        values = [numbers.gauss(0, scale / columns**0.5) for _ in range(rows * columns)]
+        return [rows, columns], array.array("f", values)
+
+    tensors = {"model.embed_tokens.weight": matrix(vocabulary, hidden, 8), "lm_head.weight": matrix(vocabulary, hidden, 4),
+               "model.norm.weight": toy_model.vector(hidden, 1.0)}
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        tensors |= {
+            prefix + "input_layernorm.weight": toy_model.vector(hidden, 1.0),
+            prefix + "post_attention_layernorm.weight": toy_model.vector(hidden, 1.0),
+            prefix + "self_attn.q_proj.weight": matrix(heads * dim, hidden, 1.5),
+            prefix + "self_attn.k_proj.weight": matrix(kv_heads * dim, hidden, 1.5),
+            prefix + "self_attn.v_proj.weight": matrix(kv_heads * dim, hidden),
+            prefix + "self_attn.o_proj.weight": matrix(hidden, heads * dim, 2),
+            prefix + "mlp.gate_proj.weight": matrix(inner, hidden),
+            prefix + "mlp.up_proj.weight": matrix(inner, hidden),
+            prefix + "mlp.down_proj.weight": matrix(hidden, inner),
+        }
+    toy_model.write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def test_prefill_runs_the_tile_kernel(inferd, of_the_cpu, wide_heads, tmp_path):
+    pages = ["--kv-cache-dtype", "float16"]  # F32 weights would have F32 pages, for which there are no tiles
+    device = ["--device", "cuda-emu", *pages]
+    tiles = answers(inferd, wide_heads, tmp_path / "tiles", *device)
+    compare(of_the_cpu(wide_heads, *pages), tiles)
+    # --batch-invariant keeps the tile kernel out and changes nothing else: so other bits are its bits.
+    rows = answers(inferd, wide_heads, tmp_path / "rows", *device, "--batch-invariant")
+    compare(rows, tiles, drift=1e-4)
+    assert [row[0] for row in rows] != [row[0] for row in tiles]
+
+
+# An 8-bit cache moves logits by shares of a percent; both devices store the same values.
+@pytest.mark.parametrize("dtype, drift", [("int8", 1e-1), ("fp8", 4e-1)])
+def test_8_bit_kv_caches(inferd, of_the_cpu, wide_heads, tmp_path, dtype, drift):
+    cpu = of_the_cpu(wide_heads, "--kv-cache-dtype", dtype)
+    compare(of_the_cpu(wide_heads, "--kv-cache-dtype", "float16"), cpu, undecided=drift, drift=drift, least=8)
+    compare(cpu, answers(inferd, wide_heads, tmp_path / "emulated", "--device", "cuda-emu", "--kv-cache-dtype", dtype))
 
 
 def test_a_host_without_a_device_says_so_in_one_line(inferd):
