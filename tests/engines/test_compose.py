@@ -47,6 +47,8 @@ def test_names_files_and_command_lines(binary, tmp_path):
 def test_the_set_runs(player, engine, toy, tmp_path):  # noqa: F811
     """Gateway, two replicas, limits in Redis and Prometheus, as the file starts them: healthy, a chat through the gateway, both
     replicas scraped, one replica stopped and missed by nobody, and every replica ends within its grace."""
+    for name in ("redis", "prometheus", "ratelimit"):
+        engine(name)  # before the image takes its time
     try:
         final = player.play(harness.ROOT / "docker/Dockerfile.cpu")["final"]
     except image_player.Unavailable as reason:

@@ -74,23 +74,16 @@ def kubelet(tmp_path, binary):
         each.stop()
 
 
-@pytest.mark.parametrize("source", [from_chart, from_runtime, from_cluster_runtime, from_llm_service])
-def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, source):
-    """No probe fails under load, no stream is dropped by the end, which fits into the grace period."""
-    pod, container, mounts = source(engine, tmp_path, toy)
-    port, = harness.free_ports(1)
-    # A service called inferd in the namespace: unless links are off, a kubelet sets this.
-    links = {} if pod.get("enableServiceLinks") is False else {"INFERD_PORT": "tcp://10.0.0.1:8080", "INFERD_SERVICE_HOST": "10.0.0.1"}
-    unit = kubelet(pod, container, mounts, port, fields=FIELDS, variables=links, flags=FLAGS).start()
-    scheme = container["readinessProbe"]["httpGet"].get("scheme", "HTTP").lower()
-    url = f"{scheme}://127.0.0.1:{port}"
+def serves_and_ends(unit, url, model="chat"):
+    """Streams and prefills run while the probes go on, and go on asking while the pod is deleted: no probe fails, no stream is
+    dropped, the program ends with status 0 within its grace."""
     texts, problems, stop = [], [], threading.Event()
 
     def stream():
         with httpx.Client(verify=False, timeout=60) as client:
             while not stop.is_set():
                 try:
-                    texts.append(len(read_stream(client, url, chat_body("count", max_tokens=150)).split()))
+                    texts.append(len(read_stream(client, url, chat_body("count", model=model, max_tokens=150)).split()))
                 except httpx.HTTPStatusError as error:
                     assert error.response.status_code == 503
                     return  # refused before its first byte, as it should be once the delay is over
@@ -103,7 +96,7 @@ def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, so
             while not stop.is_set():
                 number += 1
                 try:
-                    reply = client.post(url + "/v1/completions", json={"model": "chat", "prompt": f"{number} one two three " * 200, "max_tokens": 1})
+                    reply = client.post(url + "/v1/completions", json={"model": model, "prompt": f"{number} one two three " * 200, "max_tokens": 1})
                 except httpx.TransportError:
                     return
                 if reply.status_code not in (200, 503):
@@ -111,7 +104,8 @@ def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, so
 
     def watched(work):
         try:
-            work()
+            with unit.network():
+                work()
         except BaseException as error:
             problems.append(repr(error))
 
@@ -133,27 +127,15 @@ def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, so
     assert set(texts) == {150}
 
 
-def test_a_group_finds_itself(kubelet, engine, tmp_path, toy):
-    """Leader and worker of the chart's LeaderWorkerSet, with the variables its controller sets; the worker comes first."""
-    template = chart(engine, tmp_path, **{**GROUP, "device": "cpu", "accelerator": {}, "parallel": {"tp": 1, "pp": 2}})["leaderWorkerTemplate"]
-    secret = tmp_path / "cluster"
-    secret.mkdir()
-    (secret / "secret").write_text("a secret of this test, long enough to be one\n")
-    port, control = harness.free_ports(2)
-    units = []
-    for index, role in ((1, "workerTemplate"), (0, "leaderTemplate")):
-        pod = template[role]["spec"]
-        container = copy.deepcopy(pod["containers"][0])
-        container["args"] = [a.replace(":7000", f":{control}") for a in container["args"]]
-        variables = {"LWS_LEADER_ADDRESS": "localhost", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": str(index)}
-        units.append(kubelet(pod, container, {"/models/toy": toy, "/etc/inferd/cluster": secret}, port, fields=FIELDS,
-                             variables=variables, flags=FLAGS if index == 0 else (), name=role))
-    worker, leader = units
-    leader.start()
-    reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=chat_body(), timeout=60)
-    assert reply.json()["choices"][0]["message"]["content"] == harness.FOX
-    assert leader.delete() == 0, leader.process.log()
-    assert worker.process.process.wait(30) == 0, worker.process.log()
+@pytest.mark.parametrize("source", [from_chart, from_runtime, from_cluster_runtime, from_llm_service])
+def test_probes_under_load_and_an_orderly_end(kubelet, engine, tmp_path, toy, source):
+    pod, container, mounts = source(engine, tmp_path, toy)
+    port, = harness.free_ports(1)
+    # A service called inferd in the namespace: unless links are off, a kubelet sets this.
+    links = {} if pod.get("enableServiceLinks") is False else {"INFERD_PORT": "tcp://10.0.0.1:8080", "INFERD_SERVICE_HOST": "10.0.0.1"}
+    unit = kubelet(pod, container, mounts, port, fields=FIELDS, variables=links, flags=FLAGS).start()
+    scheme = container["readinessProbe"]["httpGet"].get("scheme", "HTTP").lower()
+    serves_and_ends(unit, f"{scheme}://127.0.0.1:{port}")
 
 
 def on_cpus(container, **sizes):
@@ -171,27 +153,33 @@ def secret_of(folder):
     return secret
 
 
-def serves_and_ends(leader, worker):
-    """A group that is complete: it answers, its probes stay good under streams, and both end with status 0."""
-    leader.start()
-    texts = []
+def from_chart_group(engine, folder):
+    return chart(engine, folder, **{**GROUP, "device": "cpu", "accelerator": {}, "parallel": {"tp": 1, "pp": 2}}), "/models/toy", "chat"
 
-    def stream():
-        with leader.network(), httpx.Client(timeout=60) as client:
-            for _ in range(4):
-                texts.append(len(read_stream(client, "http://127.0.0.1:%d" % next(iter(leader.ports.values())),
-                                             chat_body("count", model=leader.model, max_tokens=100)).split()))
 
-    threads = [threading.Thread(target=stream) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    harness.eventually(lambda: leader.counts.get("readinessProbe", 0) >= 3 and leader.counts.get("livenessProbe", 0) >= 1, 30)
-    assert texts == [100] * 16, leader.process.log()
-    assert leader.failures == []
-    assert leader.delete() == 0, leader.process.log()
-    assert worker.process.process.wait(30) == 0, worker.process.log()
+def from_lws(_, folder):
+    group, = [d["spec"] for d in documents(harness.DEPLOY / "k8s/lws.yaml") if d["kind"] == "LeaderWorkerSet"]
+    return group, "/models/llama-70b", "llama-70b"
+
+
+@pytest.mark.parametrize("source", [from_chart_group, from_lws])
+def test_a_group_finds_itself(kubelet, engine, tmp_path, toy, source):
+    """Leader and worker of a LeaderWorkerSet in networks of their own, with the variables its controller sets; the worker comes first."""
+    spec, path, name = source(engine, tmp_path)
+    template = spec["leaderWorkerTemplate"]
+    secret = secret_of(tmp_path)
+    address = "group-0.group-0.team-ml"
+    with pods.make(tmp_path, [[address], [f"{address.split('.')[0]}-1.{address.split('.', 1)[1]}"]]) as network:
+        units = []
+        for index, role in ((1, "workerTemplate"), (0, "leaderTemplate")):
+            pod = template[role]["spec"]
+            variables = {"LWS_LEADER_ADDRESS": address, "LWS_GROUP_SIZE": str(template["size"]), "LWS_WORKER_INDEX": str(index)}
+            units.append(kubelet(pod, on_cpus(pod["containers"][0], tp=1, pp=2), {path: toy, "/etc/inferd/cluster": secret},
+                                 fields={**FIELDS, "status.podIP": network.address(index)}, variables=variables,
+                                 flags=FLAGS if index == 0 else (), name=role, place=(network, index)))
+        worker, leader = units
+        serves_and_ends(leader.start(), "http://127.0.0.1:8000", name)
+        assert worker.process.process.wait(30) == 0, worker.process.log()
 
 
 def test_a_stateful_set_finds_itself(kubelet, tmp_path, toy):
@@ -211,10 +199,10 @@ def test_a_stateful_set_finds_itself(kubelet, tmp_path, toy):
                                  {"/models/llama-70b": toy, "/etc/inferd/cluster": secret}, fields=fields, flags=FLAGS, name=members[ordinal],
                                  place=(network, ordinal)))
         worker, leader = units
-        leader.model = "llama-70b"
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert worker.probe(kind) is None  # a member that does not lead has nothing to show
-        serves_and_ends(leader, worker)
+        serves_and_ends(leader.start(), "http://127.0.0.1:8000", "llama-70b")
+        assert worker.process.process.wait(30) == 0, worker.process.log()
 
 
 def test_the_nodes_of_a_runtime_find_one_another(kubelet, tmp_path, toy):
@@ -233,5 +221,5 @@ def test_the_nodes_of_a_runtime_find_one_another(kubelet, tmp_path, toy):
                                  {"/mnt/models": toy, "/etc/inferd/cluster": secret}, fields=fields, variables={**sizes, **more},
                                  flags=FLAGS if number == 0 else (), name=container["name"], place=(network, number)))
         worker, leader = units
-        leader.model = "llama-70b-two-nodes"
-        serves_and_ends(leader, worker)
+        serves_and_ends(leader.start(), "http://127.0.0.1:8080", "llama-70b-two-nodes")
+        assert worker.process.process.wait(30) == 0, worker.process.log()
