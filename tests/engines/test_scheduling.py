@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real scheduler and preemption on 32 simulated nodes of 8 GPUs.
+"""The real scheduler, preemption and controllers of Kubernetes on 32 simulated nodes of 8 GPUs.
 
 Contract, not controller: the LeaderWorkerSet controller is not to be had, so its pods are made here as it makes them (one
 leader per group with the affinities of exclusive topology, its workers tied to the leader's domain once that is bound).
@@ -153,3 +153,34 @@ def test_groups_and_preemption(cluster):
                            for c in cluster.get(cluster.path(late))["status"].get("conditions", [])), 30)
     assert len(cluster.pods("team-ml", app="llama-70b")) == 17
     assert len(cluster.pods("default", app="batch")) == 13
+
+
+def test_the_controllers_of_kubernetes(cluster):
+    """deploy/k8s/statefulset.yaml and mig.yaml by their real controllers: hosts come together, on nodes of their own, with the ordinal
+    that the server takes its rank from; only the first gets requests; a host that goes is replaced; seven slices serve."""
+    claim(cluster)
+    cluster.start_controllers("statefulset-controller", "deployment-controller", "replicaset-controller", "endpointslice-controller")
+    for name in ("statefulset", "mig"):
+        for document in documents(harness.DEPLOY / f"k8s/{name}.yaml"):
+            cluster.apply(document)
+
+    def members():
+        pods = cluster.pods("team-ml", app="llama-70b-set")
+        placed = {pod["metadata"]["name"]: pod for pod in pods if pod["spec"].get("nodeName") and pod["status"].get("podIP")}
+        return placed if len(placed) == 2 else None
+
+    pods = eventually(members, 60)
+    assert set(pods) == {"llama-70b-set-0", "llama-70b-set-1"}
+    assert [pods[name]["metadata"]["labels"]["apps.kubernetes.io/pod-index"] for name in sorted(pods)] == ["0", "1"]
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 2
+
+    def behind(service):
+        slices = cluster.get("/apis/discovery.k8s.io/v1/namespaces/team-ml/endpointslices", labelSelector=f"kubernetes.io/service-name={service}")
+        return {endpoint["targetRef"]["name"] for each in slices["items"] for endpoint in each.get("endpoints") or []}
+
+    eventually(lambda: behind("llama-70b-hosts") == set(pods), 30, message=lambda: behind("llama-70b-hosts"))
+    eventually(lambda: behind("llama-70b-set") == {"llama-70b-set-0"}, 30, message=lambda: behind("llama-70b-set"))
+    gone = pods["llama-70b-set-1"]["metadata"]["uid"]
+    cluster.delete("/api/v1/namespaces/team-ml/pods/llama-70b-set-1", gracePeriodSeconds=0)
+    eventually(lambda: (again := members()) and again["llama-70b-set-1"]["metadata"]["uid"] != gone, 60)
+    eventually(lambda: cluster.get("/apis/apps/v1/namespaces/team-ml/deployments/small").get("status", {}).get("readyReplicas") == 7, 60)
