@@ -68,12 +68,13 @@ def main():
     best = {}
     for number in range(arguments.rounds):
         rows, before, peaks = cases(arguments.build), peaks, limits(arguments.build)
+        limit = {key: max(before[key], peaks[key]) for key in peaks}
         for case in floors:
-            reached = share(rows[case], *case, {key: max(before[key], peaks[key]) for key in peaks})
+            reached = share(rows[case], *case, limit)
             best[case] = max(best.get(case, 0), reached)
         if all(best[case] >= floor for case, floor in floors.items()):
             break
-    print(f"{number + 1} rounds; limits {json.dumps(peaks)}")
+    print(f"{number + 1} rounds; limits {json.dumps(limit)}")
     for (form, tokens), floor in floors.items():
         reached = best[form, tokens]
         print(f"{form:5} {tokens:3} tokens  {reached:4.0%} of the limit, floor {floor:.0%}{'' if reached >= floor else '  BELOW'}")
