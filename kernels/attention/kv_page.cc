@@ -26,14 +26,15 @@ void StoreInt8(
     const float* x, std::int64_t head_dim, std::byte* to, std::int64_t step, std::byte* scale) {
   float top = 0;
   for (std::int64_t i = 0; i < head_dim; ++i) {
-    top = std::fmax(top, std::fabs(x[i]));
+    const float size = std::fabs(x[i]);
+    top = size > top ? size : top;
   }
   const float unit = top / 127;
   std::memcpy(scale, &unit, sizeof unit);
   const float inverse = top > 0 ? 127 / top : 0;
   for (std::int64_t i = 0; i < head_dim; ++i) {
-    const float q = std::fmin(std::fmax(x[i] * inverse, -127.0F), 127.0F);
-    to[i * step] = static_cast<std::byte>(static_cast<std::int8_t>(std::lrint(q)));
+    // 1.5 * 2^23: the sum is rounded to an integer, whose low byte is q.
+    to[i * step] = static_cast<std::byte>(FloatToBits(x[i] * inverse + 12582912.0F));
   }
 }
 
