@@ -38,6 +38,7 @@ def test_the_example_of_the_article(inferd):
     assert rank["kv_bytes_per_token"] == 80 * 1024
     assert 45 < rank["headroom_percent"] < 50
     assert best["meets_targets"] and best["at_rate"]["ttft_ms"] < 2000 and best["at_rate"]["tpot_ms"] < 50
+    assert 1 < best["cost_per_million_output_tokens"] < 100  # by the list price in the profile
     assert len(best["placement"]) == 8
     for replica in best["placement"]:
         assert len({place["node"] for place in replica}) == 1

@@ -10,6 +10,8 @@ namespace inferd::cost {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr const char* kGood = R"(
@@ -31,6 +33,13 @@ TEST(DeviceTable, BuiltInProfilesAreCompleteAndFoundByAnyName) {
     EXPECT_GT(device->efficiency.step_s, 0) << name;
     EXPECT_GT(device->network.bytes_per_s, 0) << name;
     EXPECT_FALSE(device->sources.empty()) << name;
+    // A price is that of a list on some day; CPUs have none.
+    const bool is_cpu = device->name == "cpu";
+    EXPECT_EQ(device->price_per_hour > 0, !is_cpu) << name;
+    if (!is_cpu) {
+      EXPECT_THAT(device->sources, Contains(ContainsRegex("^price: .* list of 20[0-9][0-9]-")))
+          << name;
+    }
   }
   EXPECT_EQ(table->Find("a100-80gb")->name, "A100-80G");
   EXPECT_EQ(table->Find("H200")->bandwidth, 4.8e12);
@@ -48,6 +57,7 @@ TEST(DeviceTable, AMigSliceIsADeviceWithoutPeers) {
   EXPECT_EQ(slice->peer.bytes_per_s, 0);
   EXPECT_NEAR(slice->bandwidth, 2.039e12 / 8, 1e9);
   EXPECT_LT(slice->memory_bytes, 10LL << 30);
+  EXPECT_DOUBLE_EQ(slice->price_per_hour, table->Find("A100-80G")->price_per_hour / 7);
   EXPECT_THAT(table->Find("A100-80G:9g.1gb").error().message(), HasSubstr("1g.10gb"));
   EXPECT_THAT(table->Find("L40S:1g.10gb").error().message(), HasSubstr("it has none"));
 }
