@@ -8,10 +8,12 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 
 namespace inferd::app {
 namespace {
 
+constexpr std::size_t kMaxDecimals = 12;
 constexpr std::int64_t kInt32 = std::numeric_limits<std::int32_t>::max();
 
 void AddModel(ModelConfig* m, std::vector<Setting>* out) {
@@ -68,12 +70,14 @@ void AddModel(ModelConfig* m, std::vector<Setting>* out) {
            {"--tool-dialects"},
            "YAML file with more ways of writing tool calls and reasoning",
            &m->tool_dialects},
-          {"model.max_model_len",
-           {"--max-model-len"},
-           "Longest prompt plus reply in tokens; 0: what model and memory allow",
-           &m->max_model_len,
-           0,
-           kInt32},
+          {.key = "model.max_model_len",
+           .flags = {"--max-model-len"},
+           .help =
+               "Longest prompt plus reply in tokens, e.g. 8192, 8k or 8K; 0 or auto: what model "
+               "and memory allow",
+           .value = &m->max_model_len,
+           .max = kInt32,
+           .zeros = {"auto", "-1"}},
           {.key = "model.dtype",
            .flags = {"--dtype"},
            .help = "What BF16 weights meet on CPUs: float32 or (faster on AMD) bfloat16 inputs",
@@ -322,13 +326,59 @@ Result<std::int64_t> ParseInt(const Setting& setting,
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
-    return InvalidArgument("{} must be an integer, not '{}'", source, text);
+    const std::optional<std::int64_t> short_form = ParseShortInt(text);
+    if (!short_form) {
+      return InvalidArgument("{} must be an integer, not '{}'", source, text);
+    }
+    value = *short_form;
   }
   if (value < setting.min || value > setting.max) {
     return InvalidArgument(
         "{} is {}; it must be from {} to {}", source, value, setting.min, setting.max);
   }
   return value;
+}
+
+/// 8k and 1.5m in powers of 1000, 8K in powers of 1024; nullopt: it is neither.
+std::optional<std::int64_t> ParseShortInt(std::string_view text) {
+  constexpr std::string_view kSuffixes = "kmgt";
+  if (text.size() < 2 || std::isdigit(static_cast<unsigned char>(text.front())) == 0) {
+    return std::nullopt;
+  }
+  const char last = text.back();
+  const bool is_binary = std::isupper(static_cast<unsigned char>(last)) != 0;
+  const std::size_t power =
+      kSuffixes.find(static_cast<char>(std::tolower(static_cast<unsigned char>(last))));
+  if (power == std::string_view::npos) {
+    return std::nullopt;
+  }
+  text.remove_suffix(1);
+  const std::size_t dot = text.find('.');
+  const std::string_view fraction =
+      dot == std::string_view::npos ? std::string_view() : text.substr(dot + 1);
+  std::string digits(text.substr(0, dot));
+  digits += fraction;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  const bool has_point = dot != std::string_view::npos;
+  if (error != std::errc() || end != digits.data() + digits.size() ||
+      (has_point && (is_binary || fraction.empty()))) {
+    return std::nullopt;
+  }
+  // The decimals are whole thousandths, or cut off, as vLLM cuts them.
+  std::int64_t scale = 1;
+  for (std::size_t i = 0; i <= power; ++i) {
+    scale *= is_binary ? 1024 : 1000;
+  }
+  std::int64_t divisor = 1;
+  for (std::size_t i = 0; i < fraction.size(); ++i) {
+    divisor *= 10;
+  }
+  std::int64_t product = 0;
+  if (fraction.size() > kMaxDecimals || __builtin_mul_overflow(value, scale, &product)) {
+    return std::nullopt;
+  }
+  return product / divisor;
 }
 
 std::vector<std::string> Split(std::string_view text) {

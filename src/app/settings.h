@@ -33,13 +33,15 @@ struct Setting {
   std::vector<std::string> choices = {};  // of a string; empty: any
   bool choice_takes_more = false;         // a choice may be followed by ":..."
   bool secret = false;                    // never printed
+  std::vector<std::string> zeros = {};    // of an integer: words that stand for 0
 };
 
 /// All settings, bound to `config`, which must outlive the table.
 std::vector<Setting> Settings(Config* config);
 
-/// Sets from text, as flags and the environment give it. Lists are comma-separated. `source` names
-/// where the text came from ("--tp", "INFERD_TP").
+/// Sets from text, as flags and the environment give it. Lists are comma-separated. Integers may be
+/// written as vLLM reads them: 8k, 1.5m (k, m, g, t: powers of 1000), 8K, 2G (powers of 1024, whole
+/// numbers only). `source` names where the text came from ("--tp", "INFERD_TP").
 Result<> SetFromText(const Setting& setting, std::string_view source, const std::string& text);
 /// The value as YAML.
 std::string ToYaml(const Setting& setting);

@@ -105,6 +105,64 @@ INSTANTIATE_TEST_SUITE_P(
                     BadYaml{"a: [", "f.yaml"},
                     BadYaml{"parallel: {tp: {a: 1}}", "not a map"}));
 
+TEST(Settings, IntegersMayBeWrittenShort) {
+  const auto parsed = [](const std::string& text) {
+    Config config;
+    for (const Setting& setting : Settings(&config)) {
+      if (setting.key == "worker.kv_cache_bytes") {
+        const auto set = SetFromText(setting, "--kv-cache-bytes", text);
+        return set.ok() ? config.worker.kv_cache_bytes : -1;
+      }
+    }
+    return std::int64_t{-2};
+  };
+  EXPECT_EQ(parsed("8k"), 8'000);
+  EXPECT_EQ(parsed("8K"), 8'192);
+  EXPECT_EQ(parsed("25.6k"), 25'600);
+  EXPECT_EQ(parsed("1.5m"), 1'500'000);
+  EXPECT_EQ(parsed("1.2345k"), 1'234);
+  EXPECT_EQ(parsed("2G"), std::int64_t{2} << 30);
+  EXPECT_EQ(parsed("1t"), 1'000'000'000'000);
+  EXPECT_EQ(parsed("3M"), 3 << 20);
+  for (const char* const bad : {"k",
+                                "1.5K",
+                                "1.k",
+                                ".5k",
+                                "-8k",
+                                "8kb",
+                                "8 k",
+                                "1..5k",
+                                "8x",
+                                "99999999999T",
+                                "auto",
+                                "1e3",
+                                "1.2.3k",
+                                "0x1k"}) {
+    EXPECT_EQ(parsed(bad), -1) << bad;
+  }
+}
+
+TEST(CommandLine, TakesVllmsNumbers) {
+  const auto config = [](const std::vector<std::string>& words) {
+    const auto line = ParseCommandLine(words);
+    EXPECT_TRUE(line.ok()) << line.error().message();
+    return line->config;
+  };
+  EXPECT_EQ(config({"m", "--max-model-len", "8k"}).model.max_model_len, 8'000);
+  EXPECT_EQ(config({"m", "--max-model-len=8K"}).model.max_model_len, 8'192);
+  for (const char* const word : {"auto", "-1", "0"}) {
+    EXPECT_EQ(config({"m", "--max-model-len", word}).model.max_model_len, 0) << word;
+  }
+  EXPECT_EQ(config({"m", "--max_num_batched_tokens", "2k"}).scheduler.max_num_batched_tokens,
+            2'000);
+  EXPECT_EQ(config({"m", "--kv-cache-memory-bytes", "16G"}).worker.kv_cache_bytes,
+            std::int64_t{16} << 30);
+  EXPECT_FALSE(ParseCommandLine({"m", "--max-num-seqs", "auto"}).ok());
+  EXPECT_FALSE(ParseCommandLine({"m", "--max-num-batched-tokens", "2g"}).ok());
+  const Variable length("INFERD_MAX_MODEL_LEN", "auto");
+  EXPECT_EQ(config({"m"}).model.max_model_len, 0);
+}
+
 TEST(CommandLine, OrderIsDefaultFileEnvironmentFlag) {
   const std::string file = WriteFile("order.yaml", "parallel: {tp: 2, pp: 2, dp: 2}\n");
   const Variable pp("INFERD_PP", "3");
