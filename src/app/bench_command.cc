@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `inferd bench MODEL`: prefill and decode speed of the engine with all its ranks.
+#include "app/bench_profile.h"
 #include "app/commands.h"
 #include "app/engine_timer.h"
 #include "app/signals.h"
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -153,6 +155,21 @@ Result<std::vector<Measurement>> MeasureAll(const CommandLine& line, leader::Lea
   return all;
 }
 
+/// Medians; the context of a decode grows while it is measured.
+std::vector<cost::Observation> Observations(const std::vector<Measurement>& measurements,
+                                            std::int64_t output_tokens) {
+  std::vector<cost::Observation> all;
+  for (const Measurement& one : measurements) {
+    const bool is_prefill = one.streams == 0;
+    // Each stream gets a token a step.
+    const double seconds = is_prefill ? Median(one.rounds, &EngineTiming::seconds)
+                                      : Median(one.rounds, &EngineTiming::gap_p50_ms) * 1e-3;
+    all.push_back(
+        {one.streams, is_prefill ? one.context : one.context + output_tokens / 2, seconds});
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<> Bench(const CommandLine& line) {
@@ -163,6 +180,10 @@ Result<> Bench(const CommandLine& line) {
       config.scheduler.max_num_seqs, *std::max_element(bench.streams.begin(), bench.streams.end()));
   INFERD_ASSIGN(const store::Model model, FindModel(config.model, config.worker.device));
   INFERD_ASSIGN(leader::LeaderOptions options, MakeLeaderOptions(config, model));
+  std::optional<ProfilePlan> profile;
+  if (!bench.write_profile.empty()) {
+    INFERD_ASSIGN(profile, PlanProfile(bench.write_profile, config, options));
+  }
   INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
   Result<> ready = WaitUntilReady(leader.get());
   auto measured =
@@ -174,6 +195,11 @@ Result<> Bench(const CommandLine& line) {
   }
   if (!line.json) {
     PrintTable(*measured);
+  }
+  if (profile) {
+    INFERD_ASSIGN(const std::string said,
+                  WriteProfile(*profile, Observations(*measured, bench.output_tokens)));
+    log::Info("app", "{}", said);
   }
   return {};
 }

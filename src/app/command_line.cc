@@ -137,7 +137,10 @@ constexpr std::array kCommands = {
         "  --context N,...        tokens before the first new one [128]\n"
         "  --output-tokens N      new tokens of each stream in the measured window [64]\n"
         "  --rounds N             of all of it; medians are shown [3]\n"
-        "  --json                 each round of each measurement as one line of JSON"},
+        "  --json                 each round of each measurement as one line of JSON\n"
+        "  --write-profile FILE   also a device profile fitted to them, which `inferd plan "
+        "--devices`\n"
+        "                         takes; of one rank (docs/planning.md)"},
     CommandHelp{"usage",
                 "inferd usage --usage-db FILE [--since 30d] [--by key,day] [--json]",
                 "Print what was used, from the ledger of a server started with --usage-db.\n"
@@ -325,6 +328,7 @@ class Parser {
     app_.add_option("--output-tokens", bench->output_tokens)
         ->check(CLI::Range(std::int64_t{1}, kMaxBenchNumber));
     app_.add_option("--rounds", bench->rounds)->check(CLI::Range(1, 100));
+    app_.add_option("--write-profile", bench->write_profile)->expected(1);
   }
   static std::string Names(const Setting& setting) {
     std::string names;

@@ -18,6 +18,7 @@ struct BenchOptions {
   std::vector<std::int64_t> context{128};
   std::int64_t output_tokens = 64;
   std::int64_t rounds = 3;
+  std::string write_profile;  // a file; empty: none is written
 };
 
 /// Flags of `inferd plan` and `inferd topo`, as texts; cluster_plan.cc reads them.

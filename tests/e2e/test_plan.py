@@ -124,3 +124,37 @@ def test_the_commands_of_the_documents(inferd, tmp_path, page):
         done = subprocess.run([inferd, *shlex.split(words)[1:]], capture_output=True, text=True, timeout=120, cwd=tmp_path)
         assert done.returncode == (2 if "exit 2" in comment else 0), f"{command}\n{done.stdout}{done.stderr}"
         assert done.stdout or done.returncode
+
+
+def bench_profile(inferd, file, *words):
+    done = run(inferd, "bench", *words, "--write-profile", str(file), timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "inferd plan --devices" in done.stderr
+    return file
+
+
+def ttft_and_tpot(made):
+    alone = made["layouts"][0]["idle"]
+    return alone["ttft_ms"], alone["tpot_ms"]
+
+
+def test_a_measured_profile_predicts_as_the_device_that_was_measured(inferd, toy, tmp_path):
+    # Workers that take the time of an L40S ten times slower, so that this machine's own overhead is small beside it.
+    file = bench_profile(inferd, tmp_path / "measured.yaml", str(toy), "--device", "sim:L40S@10/llama-3.1-8b", "--prompt-tokens", "256,512",
+                         "--streams", "1,8", "--context", "128,512", "--output-tokens", "4", "--rounds", "1", "--threads", "1",
+                         "--max-num-batched-tokens", "512")
+    flags = ("--model", "llama-3.1-8b", "--input", "512", "--output", "64", "--max-num-batched-tokens", "512")
+    found = ttft_and_tpot(plan(inferd, *flags, "--devices", str(file), "--gpus", "1xmeasured"))
+    truth = ttft_and_tpot(plan(inferd, *flags, "--gpus", "1xL40S"))
+    for mine, real in zip(found, truth):
+        assert abs(mine / (10 * real) - 1) < 0.1, (found, truth)
+
+
+def test_a_profile_of_this_machine_is_taken_and_more_ranks_are_refused(inferd, toy, tmp_path):
+    file = bench_profile(inferd, tmp_path / "here.yaml", str(toy), "--prompt-tokens", "64", "--streams", "1,4", "--context", "16",
+                         "--output-tokens", "8", "--rounds", "2", "--threads", "1")
+    assert "kind: cpu" in file.read_text()
+    assert plan(inferd, "--model", str(toy), "--devices", str(file), "--gpus", "1xhere", "--input", "64", "--output", "8")["layouts"]
+    refused = run(inferd, "bench", str(toy), "--tp", "2", "--write-profile", str(tmp_path / "two.yaml"))
+    assert refused.returncode == 1 and "--write-profile" in refused.stderr
+    assert not (tmp_path / "two.yaml").exists()

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/bench_profile.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cost/sim_device.h"
+#include "leader/host_resources.h"
+#include "ops/nvml.h"
+#include "spec/memory_ledger.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+namespace inferd::app {
+namespace {
+
+/// The profile whose name begins the GPU's ("H100" of "NVIDIA H100 80GB HBM3"), of the nearest
+/// memory.
+Result<cost::DeviceProfile> ProfileLike(const ops::GpuInfo& gpu, const cost::DeviceTable& table) {
+  const cost::DeviceProfile* best = nullptr;
+  const auto distance = [&gpu](const cost::DeviceProfile& profile) {
+    return std::abs(profile.memory_bytes - gpu.total_bytes);
+  };
+  for (const cost::DeviceProfile& profile : table.profiles()) {
+    const std::string family = profile.name.substr(0, profile.name.find('-'));
+    const bool is_like = profile.gpu && gpu.name.find(" " + family) != std::string::npos;
+    if (is_like && (best == nullptr || distance(profile) < distance(*best))) {
+      best = &profile;
+    }
+  }
+  if (best == nullptr) {
+    return NotFound("no built-in profile is like a {}; configs/devices has them", gpu.name);
+  }
+  cost::DeviceProfile profile = *best;
+  profile.memory_bytes = gpu.total_bytes;
+  return profile;
+}
+
+Result<cost::DeviceProfile> BaseProfile(const Config& config, spec::DeviceKind kind) {
+  if (kind == spec::DeviceKind::kSim) {
+    INFERD_ASSIGN(cost::SimDevice sim, cost::ParseSimDevice(config.worker.device));
+    return std::move(sim.profile);
+  }
+  INFERD_ASSIGN(const cost::DeviceTable table, cost::DeviceTable::Load(""));
+  if (kind == spec::DeviceKind::kCuda) {
+    INFERD_ASSIGN(const ops::GpuHost host, ops::ReadGpus());
+    if (host.gpus.empty()) {
+      return NotFound("the driver tells of no GPU");
+    }
+    return ProfileLike(host.gpus.front(), table);
+  }
+  INFERD_ASSIGN(cost::DeviceProfile cpu, table.Find("cpu"));
+  cpu.memory_bytes = leader::AvailableMemoryBytes();
+  return cpu;
+}
+
+/// "my-host" of "path/my-host.yaml", as `--gpus Nxmy-host` can say it.
+Result<std::string> NameOf(const std::string& file) {
+  std::string name = file.substr(file.rfind('/') + 1);
+  name = name.substr(0, name.rfind('.'));
+  const bool is_plain =
+      !name.empty() &&
+      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") ==
+          std::string::npos;
+  if (!is_plain) {
+    return InvalidArgument(
+        "--write-profile {}: the file's name is the device's; use letters, digits, - and _", file);
+  }
+  return name;
+}
+
+}  // namespace
+
+Result<ProfilePlan> PlanProfile(const std::string& file,
+                                const Config& config,
+                                const leader::LeaderOptions& options) {
+  if (options.parallel.dp * options.parallel.ranks_per_replica() != 1 || options.nnodes != 1) {
+    return InvalidArgument(
+        "--write-profile describes one device: leave --tp, --pp, --ep, --dp and --nnodes at 1");
+  }
+  ProfilePlan plan;
+  plan.file = file;
+  INFERD_ASSIGN(std::string name, NameOf(file));
+  INFERD_ASSIGN(plan.base, BaseProfile(config, options.device.kind));
+  INFERD_ASSIGN(const auto shards, spec::PlanShards(options.model, options.parallel, options.cut));
+  plan.measured.bytes_per_weight = spec::BytesPerWeight(options.model, options.weight_bytes);
+  plan.measured.stage =
+      cost::MakeStages(options.model,
+                       shards,
+                       plan.measured.bytes_per_weight,
+                       static_cast<double>(spec::KvBytesPerValue(options.kv_dtype, options.model)),
+                       plan.base)
+          .front();
+  plan.measured.max_batched_tokens = options.max_num_batched_tokens;
+  const std::string like = plan.base.name;
+  plan.base.name = std::move(name);
+  plan.base.aliases.clear();
+  plan.base.mig.clear();
+  plan.base.sources = {fmt::format("rates and fixed costs: inferd bench {} --device {}, fitted",
+                                   options.model.name,
+                                   config.worker.device),
+                       fmt::format("all else: the profile {}", like)};
+  return plan;
+}
+
+Result<std::string> WriteProfile(const ProfilePlan& plan,
+                                 std::vector<cost::Observation> observations) {
+  cost::Measured measured = plan.measured;
+  measured.observations = std::move(observations);
+  INFERD_ASSIGN(const cost::FittedProfile fitted, cost::FitProfile(plan.base, measured));
+  const std::string text = cost::ProfileYaml(fitted.device);
+  INFERD_TRY(cost::DeviceTable::Parse(plan.file, text));
+  INFERD_TRY(base::WriteFileAtomic(plan.file, text));
+  return fmt::format(
+      "{}: a profile whose predictions are off by {:.1f} % on average and {:.1f} % at most; "
+      "inferd plan --devices {} --gpus 1x{}",
+      plan.file,
+      fitted.mean_error * 100,
+      fitted.worst_error * 100,
+      plan.file,
+      fitted.device.name);
+}
+
+}  // namespace inferd::app
