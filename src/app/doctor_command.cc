@@ -184,8 +184,14 @@ void CheckGpus(Report* report) {
     for (const ops::GpuInfo& gpu : host->gpus) {
       CheckGpu(gpu, report);
     }
+    for (const ops::LostGpu& lost : host->lost) {
+      report->Wrong(fmt::format("GPU {}: the driver counts it but cannot reach it (error {})",
+                                lost.index,
+                                lost.error),
+                    "dmesg | grep -i xid says why; a reset or a reboot may bring it back");
+    }
     CheckPairs(*host, report);
-    if (host->gpus.empty()) {
+    if (host->gpus.empty() && host->lost.empty()) {
       report->Note("the driver finds no GPU", "lspci | grep -i nvidia; dmesg | grep -i nvrm");
     }
   }

@@ -112,9 +112,12 @@ GpuHost ReadHost(const Library& nvml) {
   std::vector<Device> devices;
   for (unsigned i = 0; i < std::min(count, kMaxGpus); ++i) {
     Device device = nullptr;
-    if (nvml.Call("nvmlDeviceGetHandleByIndex_v2", i, &device) == kSuccess) {
+    const int result = nvml.Call("nvmlDeviceGetHandleByIndex_v2", i, &device);
+    if (result == kSuccess) {
       devices.push_back(device);
       host.gpus.push_back(ReadGpu(nvml, device, static_cast<int>(i)));
+    } else {
+      host.lost.push_back({static_cast<int>(i), result});
     }
   }
   for (std::size_t a = 0; a < devices.size(); ++a) {

@@ -44,10 +44,17 @@ struct GpuPair {
   bool peer_access = false;
 };
 
+/// A device that the driver counts and does not hand out.
+struct LostGpu {
+  int index = 0;
+  int error = 0;  // of NVML: 15, it has fallen off the bus
+};
+
 struct GpuHost {
   std::string driver;    // "580.65.06"
   int cuda_version = 0;  // newest that the driver knows: 13000
   std::vector<GpuInfo> gpus;
+  std::vector<LostGpu> lost;
   std::vector<GpuPair> pairs;  // a < b
 };
 
