@@ -109,17 +109,35 @@ void RankSet::OnIdle(std::uint64_t worker_id, const rpc::Idle& idle) {
   }
 }
 
-void RankSet::OnLost(std::uint64_t worker_id, std::string_view why) {
+void RankSet::OnLost(std::uint64_t worker_id, std::string_view why, bool exited) {
   const int rank = RankOf(worker_id);
   if (rank < 0) {
     return;
   }
   const auto index = static_cast<std::size_t>(rank);
   if (ranks_[index].state == RankState::kLeaving) {
-    End(&ranks_[index], 0);
+    if (exited) {
+      End(&ranks_[index], 0);
+    }  // Else its stream went first.
+  } else if (asleep_ && !exited) {
+    ++restarts_;
+    KillAndWait(&ranks_[index]);
   } else {
     Lose(index, why);
   }
+}
+
+/// Asleep, a worker is gone when its process is: until then its memory is taken.
+void RankSet::KillAndWait(Rank* rank) {
+  log::Warning("leader",
+               "replica {} rank {} (worker {}) did not end by itself",
+               options_.replica,
+               rank - ranks_.data(),
+               rank->worker_id);
+  rank->killed = true;
+  host_->KillWorker(rank->worker_id,
+                    options_.nodes[static_cast<std::size_t>(rank - ranks_.data())]);
+  SetState(rank, RankState::kLeaving, options_.exit_deadline_ms);
 }
 
 void RankSet::Lose(std::size_t index, std::string_view why) {
@@ -145,6 +163,7 @@ void RankSet::End(Rank* rank, std::int64_t respawn_pause_ms) {
     rank->peer->Close();
     rank->peer.reset();
   }
+  rank->killed = false;
   SetState(rank, RankState::kDead, respawn_pause_ms);
 }
 
@@ -181,7 +200,9 @@ void RankSet::Sleep(std::uint64_t generation, bool end_processes) {
       }
       SetState(&rank, RankState::kLeaving, options_.abort_deadline_ms);
     } else {
-      SetState(&rank, RankState::kAborting, options_.abort_deadline_ms);
+      SetState(&rank,
+               RankState::kAborting,
+               std::min(options_.sleep_deadline_ms, options_.step_deadline_ms));
     }
   }
 }
@@ -222,13 +243,22 @@ bool RankSet::Tick() {
         Lose(i, "loading made no progress");
         break;
       case RankState::kAborting:
-        Lose(i, "it did not leave its step in time");
+        if (asleep_) {
+          ++restarts_;
+          KillAndWait(&rank);
+        } else {
+          Lose(i, "it did not leave its step in time");
+        }
         break;
       case RankState::kJoining:
         Lose(i, "it did not join its group in time");
         break;
       case RankState::kLeaving:
-        End(&rank, 0);
+        if (rank.killed) {
+          End(&rank, 0);
+        } else {
+          KillAndWait(&rank);
+        }
         break;
       case RankState::kIdle:
       case RankState::kRunning:

@@ -36,6 +36,9 @@ struct RankSetOptions {
   std::int64_t hello_deadline_ms = 30'000;        // from spawn to Hello
   std::int64_t load_stall_deadline_ms = 120'000;  // without progress
   std::int64_t abort_deadline_ms = 2'000;         // from Abort to Idle
+  /// The same on the way to sleep, where nobody waits for the ranks: a long step may end first.
+  std::int64_t sleep_deadline_ms = 20'000;
+  std::int64_t exit_deadline_ms = 10'000;  // asleep, from killing a worker to its exit
   /// From Join to Joined. A backstop: a worker gives each of its four groups ten seconds on host
   /// memory and ten to start NCCL, and reports by itself when they have passed.
   std::int64_t join_deadline_ms = 85'000;
@@ -46,7 +49,9 @@ struct RankSetOptions {
 ///   kIdle -> (all idle; Join sent) -> kJoining -> (Joined) -> kRunning
 ///   kJoining, kRunning -> (fault anywhere; Abort sent) -> kAborting -> (Idle) -> kIdle
 ///   any -> (exit, stream lost, deadline: killed) -> kDead
-///   any -> (put to sleep for good; Shutdown sent) -> kLeaving -> (exit, deadline: killed) -> kDead
+///   any -> (put to sleep for good; Shutdown sent) -> kLeaving -> (exit) -> kDead
+///   kAborting, asleep -> (stream lost, deadline: killed) -> kLeaving; kLeaving that does not end
+///   is killed, and given up for kDead when even that does not end it
 /// Asleep, nothing leaves kIdle or kDead.
 enum class RankState : std::uint8_t {
   kDead,
@@ -71,7 +76,8 @@ class RankSet {
   void OnJoined(std::uint64_t worker_id, const rpc::Joined& joined);
   void OnIdle(std::uint64_t worker_id, const rpc::Idle& idle);
   /// The worker is gone or must go: kills it if it lives, and respawns it after a pause that grows.
-  void OnLost(std::uint64_t worker_id, std::string_view why);
+  /// `exited`: its process has ended. On the way to sleep that alone means that its memory is free.
+  void OnLost(std::uint64_t worker_id, std::string_view why, bool exited = false);
 
   /// Respawns, sends Join when all are idle, applies deadlines. True when a rank of a joining or
   /// running generation has been lost, that is, when the replica must begin a new generation.
@@ -108,7 +114,8 @@ class RankSet {
     std::shared_ptr<rpc::Peer> peer;
     std::int64_t deadline_ns = 0;  // of the present state; kDead: when to respawn
     std::int64_t bytes_done = 0, bytes_total = 0;
-    int failures = 0;  // deaths since it last ran
+    int failures = 0;     // deaths since it last ran
+    bool killed = false;  // and its exit is waited for
   };
 
   Rank* Find(std::uint64_t worker_id);
@@ -116,6 +123,7 @@ class RankSet {
   void SetState(Rank* rank, RankState state, std::int64_t deadline_ms);
   void Lose(std::size_t index, std::string_view why);
   void End(Rank* rank, std::int64_t respawn_pause_ms);
+  void KillAndWait(Rank* rank);
   void JoinAll();
 
   const RankSetOptions options_;

@@ -82,7 +82,7 @@ void Replica::OnClosed(std::uint64_t worker_id) {
 }
 
 void Replica::OnExit(std::uint64_t worker_id, std::string how) {
-  mailbox_.Post(LostEvent{worker_id, std::move(how)});
+  mailbox_.Post(LostEvent{worker_id, std::move(how), true});
 }
 
 Error Replica::failure() const {
@@ -217,7 +217,7 @@ void Replica::Handle(LostEvent& event) {
     return;
   }
   const bool first_load = !was_ready_;
-  ranks_.OnLost(event.worker_id, event.why);
+  ranks_.OnLost(event.worker_id, event.why, event.exited);
   if (first_load && ++load_failures_ >= options_.max_load_failures) {
     const std::lock_guard lock(stats_mutex_);
     if (!failure_) {

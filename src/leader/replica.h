@@ -132,6 +132,7 @@ class Replica {
   struct SleepEvent {
     std::uint64_t number = 0;
     int level = 1;
+    bool exited = false;  // its process; else its stream
     bool keep_requests = false;
   };
   struct WakeEvent {};

@@ -12,7 +12,7 @@ namespace inferd::leader {
 namespace {
 
 constexpr int kPollMs = 5;
-constexpr std::chrono::milliseconds kFallMost{30'000};  // longer than a worker that is killed
+constexpr std::chrono::milliseconds kFallMost{60'000};  // longer than a worker that is killed
 
 Error Busy() {
   return FailedPrecondition(

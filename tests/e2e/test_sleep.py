@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -105,3 +106,34 @@ def test_bad_parameters_and_a_server_that_may_not_sleep(start, server, tmp_path)
         assert status == 400 and body["error"]["param"] in ("level", "mode"), body
     assert call(own, "/sleep?level=2", key="op-key")[0] == 200
     own.stop()  # also from its sleep
+
+
+def test_a_long_step_does_not_end_a_worker_that_goes_to_sleep(start):
+    server = start("--enable-sleep-mode")
+    (worker,) = server.workers()
+    answered = []
+    with server.paused_workers():  # a step that takes four seconds
+        asking = threading.Thread(target=lambda: answered.append(complete(server, "[[count]]", max_tokens=5).choices[0].text))
+        asking.start()
+        server.wait_requests(1)
+        falling = threading.Thread(target=lambda: answered.append(call(server, "/sleep?level=1&mode=keep")[0]))
+        falling.start()
+        time.sleep(4)
+        assert answered == []
+    falling.join(20)
+    assert answered == [200]
+    assert server.workers() == [worker]
+    assert call(server, "/wake_up")[0] == 200
+    asking.join(20)
+    assert answered[1:] == [" one two three four five"]
+    server.stop()
+
+
+def test_a_killed_worker_is_gone_when_sleep_answers(start):
+    server = start("--enable-sleep-mode")
+    with server.paused_workers():  # it cannot end by itself
+        assert call(server, "/sleep?level=2")[0] == 200
+        assert server.workers() == []
+    assert call(server, "/wake_up")[0] == 200
+    assert complete(server, "[[count]]", max_tokens=5).choices[0].text == " one two three four five"
+    server.stop()

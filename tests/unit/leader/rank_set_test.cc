@@ -144,7 +144,7 @@ TEST_F(RankSetTest, AsleepRanksGiveBackMemoryAndWaitToBeWoken) {
   ranks_.OnIdle(1, {1});
   ranks_.OnIdle(2, {1});
   EXPECT_TRUE(ranks_.at_rest());
-  ranks_.OnLost(2, "killed");  // is not replaced now
+  ranks_.OnLost(2, "killed", true);  // is not replaced now
   clock_.AdvanceMs(60'000);
   EXPECT_FALSE(ranks_.Tick());
   EXPECT_EQ(host_.spawned.size(), 2U);
@@ -168,16 +168,50 @@ TEST_F(RankSetTest, AsleepForGoodTheProcessesEndAndThatIsNoLoss) {
   EXPECT_EQ(peers_[0]->Count<rpc::Shutdown>(), 1);
   ranks_.OnIdle(1, {1});
   EXPECT_FALSE(ranks_.at_rest());
-  ranks_.OnLost(1, "it ended");
+  ranks_.OnLost(1, "its stream ended");
+  ranks_.OnLost(1, "it ended", true);
   EXPECT_FALSE(ranks_.at_rest());
   clock_.AdvanceMs(2'001);  // the other one does not end by itself
   EXPECT_FALSE(ranks_.Tick());
-  EXPECT_TRUE(ranks_.at_rest());
   EXPECT_EQ(host_.killed.back(), 2U);
+  EXPECT_FALSE(ranks_.at_rest()) << "its memory is not free yet";
+  ranks_.OnLost(2, "its stream ended");
+  EXPECT_FALSE(ranks_.at_rest());
+  ranks_.OnLost(2, "killed", true);
+  EXPECT_TRUE(ranks_.at_rest());
   EXPECT_EQ(ranks_.restarts(), 0U);
   ranks_.Wake();
   EXPECT_FALSE(ranks_.Tick());
   EXPECT_EQ(host_.spawned.size(), 4U) << "both are started anew, at once";
+}
+
+TEST_F(RankSetTest, OnTheWayToSleepALongStepMayEnd) {
+  LoadAndJoin(1);
+  ranks_.Sleep(2, false);
+  ranks_.OnIdle(1, {1});
+  clock_.AdvanceMs(19'000);
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_TRUE(host_.killed.empty());
+  ranks_.OnIdle(2, {1});
+  EXPECT_TRUE(ranks_.at_rest());
+  EXPECT_EQ(ranks_.restarts(), 0U);
+}
+
+TEST_F(RankSetTest, OnTheWayToSleepAHungWorkerIsKilledAndItsExitWaitedForButNotForEver) {
+  LoadAndJoin(1);
+  ranks_.Sleep(2, false);
+  ranks_.OnIdle(1, {1});
+  clock_.AdvanceMs(20'001);
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_EQ(host_.killed, std::vector<std::uint64_t>{2});
+  EXPECT_FALSE(ranks_.at_rest());
+  clock_.AdvanceMs(9'000);
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_FALSE(ranks_.at_rest());
+  clock_.AdvanceMs(1'001);
+  EXPECT_FALSE(ranks_.Tick());
+  EXPECT_TRUE(ranks_.at_rest());
+  EXPECT_EQ(ranks_.restarts(), 1U);
 }
 
 TEST_F(RankSetTest, MessagesOfAnOldGenerationOrWorkerChangeNothing) {
