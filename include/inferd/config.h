@@ -60,8 +60,10 @@ struct SchedulerConfig {
   std::int64_t max_predicted_wait_ms = 0;  // 0: no limit
   bool enable_prefix_caching = true;
   std::int64_t step_deadline_ms = 30'000;
-  std::int64_t queue_deadline_ms = 0;  // 0: none
-  std::string speculative_config;      // JSON as vLLM takes it; empty: no guessing ahead
+  std::int64_t queue_deadline_ms = 0;        // 0: none
+  std::int64_t stall_deadline_ms = 300'000;  // 0: none
+  std::int64_t recovery_deadline_ms = 300'000;
+  std::string speculative_config;  // JSON as vLLM takes it; empty: no guessing ahead
 };
 
 struct ClusterConfig {

@@ -166,6 +166,8 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   INFERD_ASSIGN(options.kv_events,
                 ParseKvEventsConfig(config.observability.kv_events_config, options.parallel.dp));
   options.step_deadline_ms = config.scheduler.step_deadline_ms;
+  options.recovery_deadline_ms = config.scheduler.recovery_deadline_ms;
+  options.stall_deadline_ms = config.scheduler.stall_deadline_ms;
   options.default_queue_deadline_ms = config.scheduler.queue_deadline_ms;
   options.runtime_dir = config.cluster.runtime_dir;
   options.nnodes = Int32(config.cluster.nnodes);

@@ -264,6 +264,21 @@ void AddScheduler(SchedulerConfig* s, std::vector<Setting>* out) {
            &s->step_deadline_ms,
            100,
            3'600'000},
+          {"scheduler.recovery_deadline_ms",
+           {"--recovery-deadline-ms"},
+           "Lost workers that are not replaced in so long fail what waits for them; when no "
+           "replica "
+           "is left, the server ends with status 3",
+           &s->recovery_deadline_ms,
+           100,
+           kInt32},
+          {"scheduler.stall_deadline_ms",
+           {"--stall-deadline-ms"},
+           "Without a finished step for so long while requests are there, /livez says 503, for the "
+           "server to be restarted; 0: it never does",
+           &s->stall_deadline_ms,
+           0,
+           kInt32},
           {"scheduler.queue_deadline_ms",
            {"--queue-deadline-ms"},
            "A request that waits longer is refused; 0: no limit",

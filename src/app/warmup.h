@@ -13,6 +13,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ class WarmingService final : public leader::InferenceService {
   Result<> WakeUp() override { return service_->WakeUp(); }
   int sleep_level() const override { return service_->sleep_level(); }
   leader::Phase phase() const override;
+  std::optional<leader::Stall> stall() const override { return service_->stall(); }
   leader::LoadProgress load_progress() const override { return service_->load_progress(); }
   std::vector<leader::ReplicaStats> stats() const override { return service_->stats(); }
   const spec::ModelSpec& model() const override { return service_->model(); }

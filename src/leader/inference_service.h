@@ -138,6 +138,14 @@ struct Refusal {
   std::int64_t retry_after_ms = 0;  // until it is likely to be taken; 0: not known
 };
 
+  /// One word for programs, static: queue_full, tokens, predicted_wait, draining, loading, asleep.
+  std::string_view reason = {};
+};
+
+/// Of a replica that gets nowhere although it has work, or whose engine thread does not turn.
+struct Stall {
+  std::int64_t replica = 0;
+  std::int64_t ms = 0;  // how long
 class InferenceService {
  public:
   virtual ~InferenceService() = default;
@@ -164,6 +172,9 @@ class InferenceService {
   virtual Phase phase() const = 0;
   virtual LoadProgress load_progress() const = 0;
   virtual std::vector<ReplicaStats> stats() const = 0;
+  /// The replica that has stood still for longest, if it is for too long; never while one loads or
+  /// sleeps. Thread-safe; reads atomics only.
+  virtual std::optional<Stall> stall() const = 0;
   virtual const spec::ModelSpec& model() const = 0;
   virtual std::int64_t max_model_len() const = 0;
   /// Choices that may be running or queued at once: a request for more can never be taken.

@@ -15,7 +15,6 @@
 #include "plan/placement.h"
 #include "rpc/control_server.h"
 #include "rpc/secret.h"
-#include "spec/cuda_graph_sizes.h"
 
 #include <unistd.h>
 
@@ -151,6 +150,17 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       any_ready = any_ready || one == Phase::kReady;
       if (one != Phase::kReady) {
         worst = one;
+  std::optional<Stall> stall() const override {
+    std::optional<Stall> longest;
+    for (std::size_t i = 0; started_.load() && i < replicas_.size(); ++i) {
+      const std::int64_t ms = replicas_[i]->stalled_ms();
+      if (ms > 0 && (!longest || ms > longest->ms)) {
+        longest = {static_cast<std::int64_t>(i), ms};
+      }
+    }
+    return longest;
+  }
+
       }
     }
     if (worst == Phase::kReady) {
@@ -419,8 +429,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       for (int k = 0; k < per_replica; ++k) {
         const auto at = static_cast<std::size_t>(r * per_replica + k);
         const plan::RankPlacement& place = (*places)[at];
-        replica.ranks.loads.push_back(
-            MakeLoad(shards_[static_cast<std::size_t>(k)], place, (*devices)[at]));
+        replica.ranks.loads.push_back(MakeLoad(
+            options_, sizing_, shards_[static_cast<std::size_t>(k)], place, (*devices)[at]));
         replica.ranks.nodes.push_back(place.node);
       }
       replica.scheduler = MakeSchedulerOptions();
@@ -443,6 +453,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     }
     available_.assign(replicas_.size(), 1);
     for (std::size_t i = 0; i < replicas_.size(); ++i) {
+      replica.recovery_deadline_ms = options_.recovery_deadline_ms;
+      replica.stall_deadline_ms = options_.stall_deadline_ms;
       router_->SetAvailable(static_cast<std::int32_t>(i), true);
     }
     started_.store(true);
@@ -450,31 +462,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       replica->Start();
     }
     Watch();
-  }
-
-  spec::LoadRequest MakeLoad(const spec::ShardPlan& shard,
-                             const plan::RankPlacement& place,
-                             const std::string& device) const {
-    spec::LoadRequest load;
-    load.model_path = options_.model_path;
-    load.shard = shard;
-    load.max_num_seqs = options_.max_num_seqs;
-    load.max_batched_tokens = options_.max_num_batched_tokens;
-    load.max_model_len = sizing_.max_model_len;
-    load.kv_pages = sizing_.kv_pages;
-    load.kv_dtype = options_.kv_dtype;
-    load.quantization = options_.quantization;
-    load.bf16_dot = options_.bf16_dot;
-    load.device = device;
-    load.comm = options_.comm;
-    load.batch_invariant = options_.batch_invariant;
-    if (!options_.enforce_eager) {
-      load.cuda_graph_sizes = spec::CudaGraphSizes(
-          options_.cuda_graph_sizes, options_.max_num_seqs, options_.max_num_batched_tokens);
-    }
-    load.threads = place.threads;
-    load.cpus = place.cpus;
-    return load;
   }
 
   /// Of a replica. The bound that clients feel is Replica::Submit's; a burst passes through the
@@ -524,6 +511,13 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   Error Failure() const {
     {
       const std::lock_guard lock(failure_mutex_);
+      const bool all_lost =
+          std::all_of(replicas_.begin(), replicas_.end(), [](const auto& replica) {
+            return replica->lost_for_good();
+          });
+      if (all_lost && !failed_.load()) {
+        Fail(DataLoss("workers were lost and could not be replaced; the log above says why"));
+      }
       if (failure_) {
         return *failure_;
       }

@@ -54,7 +54,9 @@ struct LeaderOptions {
   KvEventsOptions kv_events;
   bool enable_sleep_mode = false;
   std::int64_t step_deadline_ms = 30'000;
-  std::int64_t default_queue_deadline_ms = 0;  // 0: none
+  std::int64_t recovery_deadline_ms = 300'000;  // as ReplicaOptions::recovery_deadline_ms
+  std::int64_t stall_deadline_ms = 0;           // as ReplicaOptions::stall_deadline_ms
+  std::int64_t default_queue_deadline_ms = 0;   // 0: none
   std::int32_t threads = 0;  // per host, all ranks; 0: all CPUs this process may use
 
   // Several hosts.

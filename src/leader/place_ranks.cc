@@ -2,6 +2,7 @@
 #include "leader/place_ranks.h"
 
 #include "leader/host_resources.h"
+#include "spec/cuda_graph_sizes.h"
 #include "spec/device_choice.h"
 
 #include <cstddef>
@@ -34,6 +35,33 @@ Result<std::vector<std::string>> DevicesOf(const LeaderOptions& options,
     devices.push_back(std::move(device));
   }
   return devices;
+}
+
+spec::LoadRequest MakeLoad(const LeaderOptions& options,
+                           const Sizing& sizing,
+                           const spec::ShardPlan& shard,
+                           const plan::RankPlacement& place,
+                           const std::string& device) {
+  spec::LoadRequest load;
+  load.model_path = options.model_path;
+  load.shard = shard;
+  load.max_num_seqs = options.max_num_seqs;
+  load.max_batched_tokens = options.max_num_batched_tokens;
+  load.max_model_len = sizing.max_model_len;
+  load.kv_pages = sizing.kv_pages;
+  load.kv_dtype = options.kv_dtype;
+  load.quantization = options.quantization;
+  load.bf16_dot = options.bf16_dot;
+  load.device = device;
+  load.comm = options.comm;
+  load.batch_invariant = options.batch_invariant;
+  if (!options.enforce_eager) {
+    load.cuda_graph_sizes = spec::CudaGraphSizes(
+        options.cuda_graph_sizes, options.max_num_seqs, options.max_num_batched_tokens);
+  }
+  load.threads = place.threads;
+  load.cpus = place.cpus;
+  return load;
 }
 
 }  // namespace inferd::leader

@@ -103,6 +103,15 @@ ReplicaStats Replica::stats() const {
   return stats;
 }
 
+std::int64_t Replica::stalled_ms() const {
+  const std::int64_t since_ns = progress_ns_.load();
+  if (since_ns == 0 || options_.stall_deadline_ms == 0) {
+    return 0;
+  }
+  const std::int64_t ms = (clock_.NowNs() - since_ns) / base::kNsPerMs;
+  return ms > options_.stall_deadline_ms ? ms : 0;
+}
+
 LoadProgress Replica::load_progress() const { return {bytes_done_.load(), bytes_total_.load()}; }
 
 void Replica::CheckStuckSend() {
@@ -131,6 +140,7 @@ void Replica::Loop() {
       std::visit([this](auto& e) { Handle(e); }, event);
     }
     CheckRanks();
+    NoteProgress();
     TakeEngineEvents();
     MakeMasks();  // Before Pump: steps that run now may wait for them.
     Pump();
@@ -323,6 +333,16 @@ void Replica::CheckRecoveryDeadline() {
   }
   if (gave_up_waiting_ && !table_.empty()) {
     FailAll(Unavailable("the model's workers could not be replaced within {} ms", most_ms));
+  }
+}
+
+/// Waiting requests are no progress; a load, a sleep or nothing to do is no lack of it. Ranks that
+/// could not be replaced are missed even by nobody.
+void Replica::NoteProgress() {
+  const bool idle = admitted_.load() == 0 && !gave_up_waiting_;
+  if (idle || !was_ready_ || asleep_ || waking_ || noted_result_ns_ != last_result_ns_) {
+    noted_result_ns_ = last_result_ns_;
+    progress_ns_.store(clock_.NowNs());
   }
 }
 

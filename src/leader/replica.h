@@ -55,6 +55,8 @@ struct ReplicaOptions {
   int max_load_failures = 1;
   std::int64_t max_waiting_tokens = 0;     // of prompts without their first token; 0: no limit
   std::int64_t max_predicted_wait_ms = 0;  // 0: no limit
+  /// Without a finished step for so long while there is work, stalled_ms() says so; 0: never.
+  std::int64_t stall_deadline_ms = 0;
 };
 
 /// All public functions are thread-safe; the rest runs on the engine thread.
@@ -95,6 +97,12 @@ class Replica {
   void OnExit(std::uint64_t worker_id, std::string how);
 
   Phase phase() const { return phase_.load(); }
+  /// How long it has stood still, when that is for longer than the deadline; else 0. Reads atomics
+  /// only. Standing still: there is work and no step ends, lost ranks could not be replaced, or the
+  /// engine thread does not turn.
+  std::int64_t stalled_ms() const;
+  /// Lost workers were not replaced by the recovery deadline. They still may be, later.
+  bool lost_for_good() const { return gave_up_waiting_.load(); }
   /// Why phase() is kFailed.
   Error failure() const;
   ReplicaStats stats() const;
@@ -124,6 +132,7 @@ class Replica {
   struct LostEvent {
     std::uint64_t worker_id = 0;
     std::string why;
+    bool exited = false;  // its process; else its stream
   };
   struct MaskFailedEvent {
     std::uint64_t sequence = 0;
@@ -132,7 +141,6 @@ class Replica {
   struct SleepEvent {
     std::uint64_t number = 0;
     int level = 1;
-    bool exited = false;  // its process; else its stream
     bool keep_requests = false;
   };
   struct WakeEvent {};
@@ -172,6 +180,7 @@ class Replica {
   void CheckSleep();
   void CheckStepDeadline();
   void CheckRecoveryDeadline();
+  void NoteProgress();
   void BeginRecovery(const std::string& why);
   void FailAll(const Error& error);
   void TakeEngineEvents();
@@ -193,7 +202,9 @@ class Replica {
   mutable std::mutex stats_mutex_;
   ReplicaStats stats_;                            // guarded by stats_mutex_
   std::optional<Error> failure_;                  // guarded by stats_mutex_
+  std::atomic<bool> gave_up_waiting_{false};      // in this recovery
   std::atomic<std::int64_t> send_started_ns_{0};  // 0: no Send is going on
+  std::atomic<std::int64_t> progress_ns_{0};  // when there was a step, or nothing to do; 0: not yet
   std::mutex peers_mutex_;
   std::vector<std::weak_ptr<rpc::Peer>> peers_;  // guarded by peers_mutex_; for CheckStuckSend
 
@@ -208,9 +219,9 @@ class Replica {
   std::uint64_t generation_ = 1;
   std::deque<SentStep> sent_;
   std::int64_t last_result_ns_ = 0;
+  std::int64_t noted_result_ns_ = 0;  // last_result_ns_ when progress was noted
   std::int64_t fault_began_ns_ = 0;
   int faults_in_a_row_ = 0;
-  bool gave_up_waiting_ = false;  // in this recovery
   int load_failures_ = 0;
   bool was_ready_ = false;
   bool asleep_ = false;         // between SleepEvent and WakeEvent

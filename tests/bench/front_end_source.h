@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace inferd::bench {
@@ -40,6 +41,7 @@ class TokenSource final : public leader::InferenceService {
   Result<> WakeUp() override { return {}; }
   int sleep_level() const override { return 0; }
   leader::Phase phase() const override { return leader::Phase::kReady; }
+  std::optional<leader::Stall> stall() const override { return std::nullopt; }
   leader::LoadProgress load_progress() const override { return {}; }
   std::vector<leader::ReplicaStats> stats() const override { return {}; }
   const spec::ModelSpec& model() const override { return model_; }

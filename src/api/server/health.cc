@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /livez /startupz /readyz /health /ping /load. All but /load read atomics only, so they answer
-// at once under any load. /livez: the process serves HTTP. /startupz: the model is loaded. /load:
-// how much runs. The others: a request sent now would be taken.
+// at once under any load. /livez: no engine stands still (--stall-deadline-ms). /startupz: the
+// model is loaded. /load: how much runs. The others: a request sent now would be taken.
 #include "api/core/json_writer.h"
 #include "api/server/endpoints.h"
 
@@ -69,7 +69,18 @@ HttpResponse StatusAnswer(const ServerContext& context, bool good) {
 Result<Outcome> Livez(const ServerContext& context,
                       const HttpRequest& /*request*/,
                       Fault* /*fault*/) {
-  return Outcome(StatusAnswer(context, true));
+  const auto stall = context.service.stall();
+  if (!stall) {
+    return Outcome(StatusAnswer(context, true));
+  }
+  HttpResponse response;
+  response.status = 503;
+  response.body = R"({"status":"stuck","replica":)";
+  AppendInt(stall->replica, &response.body);
+  response.body += R"(,"seconds":)";
+  AppendInt(stall->ms / 1000, &response.body);
+  response.body += '}';
+  return Outcome(std::move(response));
 }
 
 Result<Outcome> Startupz(const ServerContext& context,

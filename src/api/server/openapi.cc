@@ -73,7 +73,7 @@ constexpr OperationDoc kDocs[] = {
     {"GET", "/readyz", "server", "The same", "", ""},
     {"GET", "/startupz", "server", "Whether the model is loaded, and how far that is", "", ""},
     {"GET", "/load", "server", "How much runs", "", ""},
-    {"GET", "/livez", "server", "Whether the process serves HTTP", "", ""},
+    {"GET", "/livez", "server", "Whether no engine stands still", "", ""},
     {"GET", "/version", "server", "The server's version", "", ""},
     {"GET", "/openapi.json", "server", "This document", "", ""},
 };

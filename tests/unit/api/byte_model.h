@@ -5,10 +5,12 @@
 
 #include "api/core/served_model.h"
 #include "base/check.h"
+#include "spec/step.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,6 +94,22 @@ inline std::vector<std::int32_t> Bytes(std::string_view text) {
     ids.push_back(static_cast<unsigned char>(c));
   }
   return ids;
+}
+
+/// A token as an engine gives it: of `logprobs` others the first is the token itself, the rest are
+/// impossible.
+inline spec::SampledToken Sampled(std::int32_t token, std::int32_t logprobs) {
+  spec::SampledToken sampled;
+  sampled.token = token;
+  if (logprobs >= 0) {
+    sampled.logprob = -0.5F;
+    sampled.rank = 1;
+    const float impossible = -std::numeric_limits<float>::infinity();
+    for (std::int32_t i = 0; i < logprobs; ++i) {
+      sampled.top.push_back({i == 0 ? token : 'A' + i, i == 0 ? -0.5F : impossible});
+    }
+  }
+  return sampled;
 }
 
 inline std::vector<std::int32_t> WithEos(std::vector<std::int32_t> ids) {

@@ -13,7 +13,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -55,9 +54,9 @@ class FakeInferenceService final : public leader::InferenceService {
     changed_.notify_all();
   }
   void SetPhase(leader::Phase phase) { phase_.store(phase); }
-  void FailNextSubmit(Error error, std::int64_t retry_after_ms = 0) {
+  void FailNextSubmit(Error error, std::int64_t retry_after_ms = 0, std::string_view reason = {}) {
     const std::lock_guard lock(mutex_);
-    retry_after_ms_ = retry_after_ms;
+    refusal_ = {retry_after_ms, reason};
     submit_error_ = std::move(error);
   }
   /// After this many tokens of a choice it ends with the error.
@@ -101,7 +100,7 @@ class FakeInferenceService final : public leader::InferenceService {
     const std::lock_guard lock(mutex_);
     if (submit_error_) {
       Error error = *std::exchange(submit_error_, std::nullopt);
-      refusal->retry_after_ms = retry_after_ms_;
+      *refusal = refusal_;
       return error;
     }
     last_ = request;
@@ -141,6 +140,11 @@ class FakeInferenceService final : public leader::InferenceService {
   void WaitForWaking() { waits_for_waking_ = true; }
   leader::SleepMode sleep_mode() const { return sleep_mode_; }
   leader::Phase phase() const override { return phase_.load(); }
+  void SetStallMs(std::int64_t ms) { stall_ms_.store(ms); }
+  std::optional<leader::Stall> stall() const override {
+    const std::int64_t ms = stall_ms_.load();
+    return ms > 0 ? std::optional(leader::Stall{.replica = 1, .ms = ms}) : std::nullopt;
+  }
   leader::LoadProgress load_progress() const override { return {1, 2}; }
   std::vector<leader::ReplicaStats> stats() const override {
     MaybeThrow();
@@ -217,20 +221,6 @@ class FakeInferenceService final : public leader::InferenceService {
     return event;
   }
 
-  static spec::SampledToken Sampled(std::int32_t token, std::int32_t logprobs) {
-    spec::SampledToken sampled;
-    sampled.token = token;
-    if (logprobs >= 0) {
-      sampled.logprob = -0.5F;
-      sampled.rank = 1;
-      const float impossible = -std::numeric_limits<float>::infinity();
-      for (std::int32_t i = 0; i < logprobs; ++i) {
-        sampled.top.push_back({i == 0 ? token : 'A' + i, i == 0 ? -0.5F : impossible});
-      }
-    }
-    return sampled;
-  }
-
   bool Held(const Running& r) const {
     return r.position == hold_at_ || (hold_failure_ && r.position == fail_after_);
   }
@@ -274,6 +264,7 @@ class FakeInferenceService final : public leader::InferenceService {
   std::condition_variable changed_;
   std::deque<Running> running_;
   std::vector<std::vector<std::int32_t>> scripts_{WithEos(Bytes("Hello"))};
+  leader::Refusal refusal_;
   std::optional<Error> submit_error_;
   std::optional<Error> fail_error_;
   std::optional<leader::GenerateRequest> last_;
@@ -286,7 +277,7 @@ class FakeInferenceService final : public leader::InferenceService {
   std::atomic<std::uint64_t> tokens_{0};
   std::atomic<leader::Phase> phase_{leader::Phase::kReady};
   std::atomic<std::int64_t> max_choices_{1 << 20};
-  std::int64_t retry_after_ms_ = 0;
+  std::atomic<std::int64_t> stall_ms_{0};
   std::atomic<bool> throw_{false};
   spec::ModelSpec spec_ = [] {
     spec::ModelSpec made;
