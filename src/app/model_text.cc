@@ -179,10 +179,9 @@ Result<std::shared_ptr<const api::ServedModel>> MakeServedModel(const store::Mod
       return InvalidArgument("--model-version may hold printable ASCII without blanks only");
     }
   }
-  served->names = config.served_model_name;
-  if (served->names.empty()) {
-    served->names.push_back(config.model);
-  }
+  served->names = std::make_shared<api::ModelNames>(config.served_model_name.empty()
+                                                        ? std::vector<std::string>{config.model}
+                                                        : config.served_model_name);
   const store::GenerationDefaults& defaults = model.generation;
   served->defaults = {defaults.temperature,
                       defaults.top_p,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model as the front end knows it: its names, its text side and its makers' sampling defaults.
-// Immutable.
+// Immutable but for the names.
 #pragma once
 
+#include "api/core/model_names.h"
 #include "text/chat_template.h"
 #include "text/dialect.h"
 #include "text/grammar_cache.h"
 #include "text/tokenizer.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,8 +29,8 @@ struct SamplingDefaults {
 };
 
 struct ServedModel {
-  std::vector<std::string> names;  // as clients may call it; the first one is what answers say
-  std::string version;             // tells one set of weights from another; empty: not known
+  std::shared_ptr<ModelNames> names;  // as clients may call it; never null
+  std::string version;                // tells one set of weights from another; empty: not known
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   text::SpecialTokens specials;                             // for templates that requests bring
@@ -47,10 +47,11 @@ struct ServedModel {
       0;                        // bounds from below how many tokens a text has; 0: not known
   std::int64_t vocab_size = 0;  // of the model's head; may be wider than the tokenizer's
 
-  const std::string& name() const { return names.front(); }
+  /// What answers say.
+  std::string name() const { return names->First(); }
   /// A name, or name@version.
   bool Answers(std::string_view asked) const {
-    return HasName(asked) || HasName(WithoutVersion(asked));
+    return names->Has(asked) || names->Has(WithoutVersion(asked));
   }
   /// "name" of "name@version" when that is this model's version; else `asked`.
   std::string_view WithoutVersion(std::string_view asked) const {
@@ -58,11 +59,6 @@ struct ServedModel {
     return at != std::string_view::npos && !version.empty() && asked.substr(at + 1) == version
                ? asked.substr(0, at)
                : asked;
-  }
-
- private:
-  bool HasName(std::string_view asked) const {
-    return std::find(names.begin(), names.end(), asked) != names.end();
   }
 };
 

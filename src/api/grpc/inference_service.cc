@@ -254,7 +254,8 @@ class InferenceServiceImpl final : public v1::Inference::CallbackService {
           const Json body{{"model", request->model()}};
           INFERD_TRY(CheckModel(with, Fields(body, fault)));
           response->set_id(with.model.name());
-          response->mutable_names()->Assign(with.model.names.begin(), with.model.names.end());
+          const std::vector<std::string> names = with.model.names->All();
+          response->mutable_names()->Assign(names.begin(), names.end());
           response->set_created(with.model.created_s);
           response->set_owned_by("inferd");
           response->set_max_model_len(with.service.max_model_len());

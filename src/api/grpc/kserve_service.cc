@@ -154,7 +154,7 @@ class KserveService final : public Base {
           if (request->ready() && !shared_->ready()) {
             return {};
           }
-          for (const std::string& name : with.model.names) {
+          for (const std::string& name : with.model.names->All()) {
             auto* const model = response->add_models();
             model->set_name(name);
             model->set_version(std::string(kModelVersion));

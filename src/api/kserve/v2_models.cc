@@ -98,7 +98,7 @@ Result<Outcome> V2Index(const ServerContext& context,
                         Fault* /*fault*/) {
   HttpResponse response;
   response.body = "[";
-  for (const std::string& name : context.model.names) {
+  for (const std::string& name : context.model.names->All()) {
     response.body += response.body.back() == '}' ? "," : "";
     response.body += R"({"name":)";
     AppendQuoted(name, &response.body);

@@ -65,7 +65,7 @@ Result<Outcome> OllamaTags(const ServerContext& context,
                            const HttpRequest& /*request*/,
                            Fault* /*fault*/) {
   Json models = Json::array();
-  for (const std::string& name : context.model.names) {
+  for (const std::string& name : context.model.names->All()) {
     models.push_back({{"name", name},
                       {"model", name},
                       {"modified_at", OllamaTime(context.model.created_s * 1'000'000)},

@@ -29,7 +29,7 @@ Result<Outcome> ListModels(const ServerContext& context,
                            Fault* /*fault*/) {
   HttpResponse response;
   response.body = R"({"object":"list","data":[)";
-  for (const auto& name : context.model.names) {
+  for (const auto& name : context.model.names->All()) {
     if (Fault ignored; !MayUseModel(context, name, &ignored).ok()) {
       continue;  // this key cannot use it under this name
     }

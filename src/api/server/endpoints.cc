@@ -33,6 +33,13 @@ constexpr Endpoint kEndpoints[] = {
      tenant::Scope::kAdmin},  // as vLLM calls it
     {"GET", "/v1/models", Place::kLight, false, ListModels, ErrorBody, tenant::Scope::kAny},
     {"GET", "/v1/models/", Place::kLight, false, GetModel, ErrorBody, tenant::Scope::kAny},
+    {"POST",
+     "/v1/served_model_name",
+     Place::kLight,
+     false,
+     SetServedModelName,
+     ErrorBody,
+     tenant::Scope::kAdmin},
     {"POST", "/v1/messages", Place::kHeavy, true, Messages, AnthropicErrorBody},
     {"POST",
      "/v1/messages/count_tokens",

@@ -18,6 +18,7 @@ Result<Outcome> GetMetrics(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> GoToSleep(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> WakeUp(const ServerContext&, const HttpRequest&, Fault*);
 Result<Outcome> IsSleeping(const ServerContext&, const HttpRequest&, Fault*);
+Result<Outcome> SetServedModelName(const ServerContext&, const HttpRequest&, Fault*);
 
 /// All endpoints.
 std::span<const Endpoint> Endpoints();

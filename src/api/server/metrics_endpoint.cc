@@ -9,7 +9,7 @@ Result<Outcome> GetMetrics(const ServerContext& context,
                            Fault* /*fault*/) {
   HttpResponse response;
   response.content_type = kMetricsContentType;
-  response.body = context.metrics.Render(context.service, context.model.name());
+  response.body = context.metrics.Render(context.service, context.model.names->primary());
   return Outcome(std::move(response));
 }
 

@@ -58,6 +58,7 @@ constexpr OperationDoc kDocs[] = {
     {"GET", "/v1/models", "openai", "The models of this server", "", "ModelList"},
     {"GET", "/v1/models/{model}", "openai", "One model", "", "Model"},
     {"POST", "/tokenize", "vllm", "Token ids of a text or a chat", "TokenizeRequest", "Tokens"},
+    {"POST", "/v1/served_model_name", "server", "Give the model other names while it serves", "ServedModelNameRequest", "AnyObject"},
     {"POST", "/detokenize", "vllm", "Text of token ids", "DetokenizeRequest", "Detokenized"},
     {"GET", "/v2", "kserve", "Name and extensions of the server", "", ""},
     {"GET", "/v2/health/live", "kserve", "Whether the process serves HTTP", "", ""},

@@ -324,6 +324,16 @@ void AddOthers(Json* schemas) {
               {"request_ids",
                OrNull({{"type", "array"}, {"maxItems", limits::kAbortNames}, {"items", Text()}})}},
              {});
+  const Json name = {{"type", "string"}, {"minLength", 1}, {"maxLength", limits::kServedNameBytes}};
+  (*schemas)["ServedModelNameRequest"] =
+      Object({{"served_model_name",
+               {{"anyOf",
+                 Json::array({name,
+                              {{"type", "array"},
+                               {"minItems", 1},
+                               {"maxItems", limits::kServedNames},
+                               {"items", name}}})}}}},
+             {"served_model_name"});
   (*schemas)["RenderedList"] = ListOf({{"type", "object"}});
   (*schemas)["V2Request"] = Object({{"id", OrNull(Text())},
                                     {"text_input", OrNull(Text())},

@@ -70,7 +70,7 @@ inline std::shared_ptr<const text::Tokenizer> ByteTokenizer() {
 
 inline std::shared_ptr<const ServedModel> TestModel() {
   auto model = std::make_shared<ServedModel>();
-  model->names = {"test-model", "alias"};
+  model->names = std::make_shared<ModelNames>(std::vector<std::string>{"test-model", "alias"});
   model->tokenizer = ByteTokenizer();
   auto compiled = text::ChatTemplate::Compile(
       "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' and m.content == 'raise' %}"

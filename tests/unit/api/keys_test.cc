@@ -208,7 +208,100 @@ TEST_F(KeysTest, ScopesAndModelsAreKept) {
   EXPECT_EQ(
       Json::parse(Send("GET", "/v1/models", "api-key: text-of-other\r\n").body)["data"].size(), 0U);
   EXPECT_EQ(Json::parse(Send("GET", "/v1/models", kAlice).body)["data"].size(),
-            TestModel()->names.size());
+            TestModel()->names->All().size());
+}
+
+TEST_F(KeysTest, AUsedUpQuotaIsNamed) {
+  tenant::ApiKey key = Key("alice");
+  key.limits.requests_per_minute = 1;
+  StartWithKeys({key});
+  EXPECT_EQ(Chat(kAlice).Header("x-inferd-rejected-reason"), "");
+  const Reply refused = Chat(kAlice);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.Header("x-inferd-rejected-reason"), "quota");
+  EXPECT_EQ(refused.Header("x-should-retry"), "true");
+}
+
+TEST_F(KeysTest, AGatewaysHeadersAreBelievedOfGatewaysOnly) {
+  tenant::ApiKey gateway = Key("gateway");
+  gateway.gateway = true;
+  StartWithKeys({gateway, Key("alice")});
+  const std::string as_gateway = "api-key: text-of-gateway\r\n";
+  const std::string ours = "X-Inferd-Tenant: a\r\n";
+  const std::string short_one = "X-Tenant: b\r\n";
+  const std::string fairness = "X-Gateway-Inference-Fairness-Id: c\r\n";
+  const auto tenant_of = [&](const std::string& headers) {
+    EXPECT_EQ(Chat(headers).status, 200);
+    return service_.last()->tenant;
+  };
+  EXPECT_EQ(tenant_of(as_gateway + fairness + short_one + ours), "gateway\na");
+  EXPECT_EQ(tenant_of(as_gateway + fairness + short_one), "gateway\nb");
+  EXPECT_EQ(tenant_of(as_gateway + fairness), "gateway\nc");
+  EXPECT_EQ(tenant_of(kAlice + fairness + short_one), "alice");
+  EXPECT_EQ(Chat(as_gateway + fairness + fairness).status, 400) << "whose it is must be clear";
+
+  const std::string bulk = "X-Gateway-Inference-Objective: bulk\r\n";
+  const auto priority_of = [&](const std::string& headers, const std::string& fields) {
+    EXPECT_EQ(Chat(headers, fields).status, 200);
+    return service_.last()->priority;
+  };
+  const std::string plain = R"("max_tokens":5)";
+  const std::string ahead = plain + R"(,"priority":-50)";
+  EXPECT_EQ(priority_of(as_gateway + bulk, plain), 10);
+  EXPECT_EQ(priority_of(as_gateway + bulk, ahead), 10);
+  EXPECT_EQ(priority_of(as_gateway + bulk, plain + R"(,"priority":5)"), 15);
+  EXPECT_EQ(priority_of(as_gateway + "X-Gateway-Inference-Objective: other\r\n", plain), 0);
+  EXPECT_EQ(priority_of(kAlice + bulk, plain), 0);
+}
+
+TEST_F(KeysTest, AnAdminChangesTheModelsNames) {
+  tenant::ApiKey admin = Key("admin");
+  admin.admin = true;
+  StartWithKeys({admin, Key("alice")});
+  const std::string as_admin = "api-key: text-of-admin\r\n";
+  const auto rename = [&](const std::string& headers, const std::string& body) {
+    return Send("POST", "/v1/served_model_name", headers, body);
+  };
+  const auto ask = [&](const std::string& name) {
+    return Chat(kAlice, R"("max_tokens":5,"model":")" + name + '"');
+  };
+  const std::string both = R"({"served_model_name":["new","test-model"]})";
+  EXPECT_EQ(rename(kAlice, both).status, 403);
+  EXPECT_EQ(ask("new").status, 404);
+
+  const Reply renamed = rename(as_admin, both);
+  EXPECT_EQ(renamed.status, 200);
+  EXPECT_EQ(renamed.body, both);
+  for (const char* const name : {"new", "test-model", "new@v7"}) {
+    const Reply reply = ask(name);
+    EXPECT_EQ(reply.status, 200) << name;
+    EXPECT_EQ(Json::parse(reply.body)["model"], "new");
+  }
+  EXPECT_EQ(ask("alias").status, 404);
+  EXPECT_EQ(Json::parse(Send("GET", "/v1/models", kAlice).body)["data"][0]["id"], "new");
+  EXPECT_NE(Send("GET", "/metrics", as_admin).body.find("model_name=\"test-model\""),
+            std::string::npos);
+
+  EXPECT_EQ(rename(as_admin, R"({"served_model_name":"new"})").status, 200);
+  EXPECT_EQ(ask("test-model").status, 404);
+  const std::string long_name(257, 'x');
+  for (const std::string& bad : {std::string("{}"),
+                                 std::string(R"({"served_model_name":[]})"),
+                                 std::string(R"({"served_model_name":["a",""]})"),
+                                 std::string(R"({"served_model_name":["a","a"]})"),
+                                 std::string(R"({"served_model_name":["a",5]})"),
+                                 std::string(R"({"served_model_name":7})"),
+                                 std::string(R"({"served_model_name":"a\u0007"})"),
+                                 R"({"served_model_name":")" + long_name + R"("})"}) {
+    EXPECT_EQ(rename(as_admin, bad).status, 400) << bad;
+  }
+  EXPECT_EQ(ask("new").status, 200);
+}
+
+TEST_F(KeysTest, WithoutKeysTheNamesStay) {
+  Start();
+  EXPECT_EQ(Send("POST", "/v1/served_model_name", "", R"({"served_model_name":"new"})").status,
+            403);
 }
 
 TEST_F(KeysTest, RequestLimitsAreShownAndTruthful) {
