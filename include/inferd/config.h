@@ -108,9 +108,10 @@ struct TenantConfig {
   std::vector<std::string> api_key;
   std::string api_key_file;
   bool trust_tenant_header = false;
-  std::string usage_db;                // SQLite file; empty: none
-  std::string usage_log;               // JSON lines; empty: none
-  std::int64_t usage_keep_days = 400;  // rows of usage_db; 0: for ever
+  std::vector<std::string> inference_objectives;  // NAME=PRIORITY
+  std::string usage_db;                           // SQLite file; empty: none
+  std::string usage_log;                          // JSON lines; empty: none
+  std::int64_t usage_keep_days = 400;             // rows of usage_db; 0: for ever
 };
 
 struct BatchConfig {

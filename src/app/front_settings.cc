@@ -170,6 +170,11 @@ void AddTenant(TenantConfig* t, LogConfig* log, std::vector<Setting>* out) {
            "only "
            "where nobody but a gateway that sets them reaches this server",
            &t->trust_tenant_header},
+          {"tenant.inference_objectives",
+           {"--inference-objectives"},
+           "Priorities of what gateways name in X-Gateway-Inference-Objective, e.g. "
+           "interactive=-10,bulk=10; lower goes first",
+           &t->inference_objectives},
           {"tenant.usage_db",
            {"--usage-db"},
            "SQLite file that gets a row per request, for `inferd usage`; empty: none",

@@ -335,25 +335,6 @@ void AddCluster(ClusterConfig* c, std::vector<Setting>* out) {
       });
 }
 
-Result<std::int64_t> ParseInt(const Setting& setting,
-                              std::string_view source,
-                              std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
-    const std::optional<std::int64_t> short_form = ParseShortInt(text);
-    if (!short_form) {
-      return InvalidArgument("{} must be an integer, not '{}'", source, text);
-    }
-    value = *short_form;
-  }
-  if (value < setting.min || value > setting.max) {
-    return InvalidArgument(
-        "{} is {}; it must be from {} to {}", source, value, setting.min, setting.max);
-  }
-  return value;
-}
-
 /// 8k and 1.5m in powers of 1000, 8K in powers of 1024; nullopt: it is neither.
 std::optional<std::int64_t> ParseShortInt(std::string_view text) {
   constexpr std::string_view kSuffixes = "kmgt";
@@ -394,6 +375,28 @@ std::optional<std::int64_t> ParseShortInt(std::string_view text) {
     return std::nullopt;
   }
   return product / divisor;
+}
+
+Result<std::int64_t> ParseInt(const Setting& setting,
+                              std::string_view source,
+                              std::string_view text) {
+  std::int64_t value = 0;
+  if (std::find(setting.zeros.begin(), setting.zeros.end(), text) != setting.zeros.end()) {
+    return value;
+  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
+    const std::optional<std::int64_t> short_form = ParseShortInt(text);
+    if (!short_form) {
+      return InvalidArgument("{} must be an integer, not '{}'", source, text);
+    }
+    value = *short_form;
+  }
+  if (value < setting.min || value > setting.max) {
+    return InvalidArgument(
+        "{} is {}; it must be from {} to {}", source, value, setting.min, setting.max);
+  }
+  return value;
 }
 
 std::vector<std::string> Split(std::string_view text) {

@@ -7,12 +7,17 @@
 #include "base/log.h"
 #include "tenant/usage_ledger.h"
 
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <map>
 #include <utility>
 
 namespace inferd::app {
 namespace {
 
 constexpr std::uint64_t kMaxKeyFileBytes = 16 << 20;
+constexpr std::int32_t kMaxPriority = 1'000'000;
 
 Result<tenant::KeyTable> ReadKeys(const TenantConfig& config) {
   INFERD_ASSIGN(std::vector<tenant::ApiKey> keys, tenant::KeysFromTexts(config.api_key));
@@ -23,6 +28,29 @@ Result<tenant::KeyTable> ReadKeys(const TenantConfig& config) {
     std::move(more.begin(), more.end(), std::back_inserter(keys));
   }
   return tenant::KeyTable::Make(std::move(keys));
+}
+
+Result<std::map<std::string, std::int32_t, std::less<>>> ReadObjectives(
+    const std::vector<std::string>& texts) {
+  std::map<std::string, std::int32_t, std::less<>> objectives;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.rfind('=');
+    const std::string_view number =
+        equals == std::string::npos ? "" : std::string_view(text).substr(equals + 1);
+    std::int32_t priority = 0;
+    const char* const end = number.data() + number.size();
+    const auto [at, error] = std::from_chars(number.data(), end, priority);
+    if (equals == 0 || error != std::errc() || at != end || std::abs(priority) > kMaxPriority) {
+      return InvalidArgument(
+          "--inference-objectives has '{}'; it must be NAME=PRIORITY, a priority being from {} to "
+          "{}",
+          text,
+          -kMaxPriority,
+          kMaxPriority);
+    }
+    objectives[text.substr(0, equals)] = priority;
+  }
+  return objectives;
 }
 
 void Reload(const TenantConfig& config, tenant::Gate* gate) {
@@ -48,6 +76,7 @@ Result<Tenancy> OpenTenancy(const TenantConfig& config,
                                              .log_file = config.usage_log,
                                              .keep_days = config.usage_keep_days}));
   }
+  INFERD_ASSIGN(auto objectives, ReadObjectives(config.inference_objectives));
   INFERD_ASSIGN(tenant::KeyTable keys, ReadKeys(config));
   if (keys.empty() && !config.api_key_file.empty()) {
     return InvalidArgument("{} has no keys; a server that nobody may use is not started",
@@ -59,7 +88,8 @@ Result<Tenancy> OpenTenancy(const TenantConfig& config,
   tenancy.gate = std::make_shared<tenant::Gate>(
       tenant::GateOptions{.model_name = model_name,
                           .model_version = model_version,
-                          .trust_tenants = config.trust_tenant_header},
+                          .trust_tenants = config.trust_tenant_header,
+                          .objectives = std::move(objectives)},
       std::move(keys),
       std::move(ledger),
       &base::SteadyClock::Get());

@@ -5,8 +5,29 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 namespace inferd::engine {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014).
+constexpr std::uint64_t kGamma = 0x9e3779b97f4a7c15ULL;
+
+std::uint64_t Mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+std::uint64_t SessionKey(std::string_view tenant, std::string_view session) {
+  if (session.empty()) {
+    return 0;
+  }
+  const std::hash<std::string_view> hash;
+  return std::max<std::uint64_t>(Mix(Mix(hash(tenant) + kGamma) + hash(session)), 1);
+}
 
 ReplicaRouter::ReplicaRouter(const RouterOptions& options)
     : options_(options),
@@ -19,12 +40,21 @@ ReplicaRouter::ReplicaRouter(const RouterOptions& options)
   nodes_.emplace_back();  // the list's head: newer is the oldest block, older the newest
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014).
-std::uint64_t ReplicaRouter::NextRandom() {
-  std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ULL);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
+std::uint64_t ReplicaRouter::NextRandom() { return Mix(random_ += kGamma); }
+
+// Rendezvous hashing: a replica that goes or comes moves only its own sessions.
+std::int32_t ReplicaRouter::ReplicaOfSession(std::uint64_t session) const {
+  std::int32_t best = -1;
+  std::uint64_t best_score = 0;
+  for (std::uint64_t rest = available_; rest != 0; rest &= rest - 1) {
+    const std::int32_t replica = std::countr_zero(rest);
+    const std::uint64_t score = Mix(session + kGamma * static_cast<std::uint64_t>(replica + 1));
+    if (best < 0 || score > best_score) {
+      best = replica;
+      best_score = score;
+    }
+  }
+  return best;
 }
 
 // The least busy of the available, a random one of several.
@@ -45,7 +75,8 @@ std::int32_t ReplicaRouter::LeastBusy() {
 }
 
 ReplicaRouter::Choice ReplicaRouter::Route(std::span<const Hash128> keys,
-                                           std::int64_t cost_tokens) {
+                                           std::int64_t cost_tokens,
+                                           std::uint64_t session) {
   Choice choice;
   choice.replica = LeastBusy();
   if (choice.replica < 0) {
@@ -78,6 +109,10 @@ ReplicaRouter::Choice ReplicaRouter::Route(std::span<const Hash128> keys,
         load - least_load <= options_.max_imbalance_tokens + tokens) {
       choice.replica = replica;
     }
+  }
+  if (const std::int32_t own = session == 0 ? -1 : ReplicaOfSession(session);
+      own >= 0 && outstanding_tokens(own) - least_load <= options_.max_imbalance_tokens) {
+    choice.replica = own;
   }
   choice.expected_cached_tokens = cached[static_cast<std::size_t>(choice.replica)];
   for (std::size_t i = keys.size();

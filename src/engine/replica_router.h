@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace inferd::engine {
@@ -23,6 +24,9 @@ struct RouterOptions {
   std::uint64_t seed = 1;  // of the two random choices
 };
 
+/// What tells one client's session from all others; 0 for no session.
+std::uint64_t SessionKey(std::string_view tenant, std::string_view session);
+
 /// Owned by one thread (the leader's submit path). The map from block to replicas is approximate:
 /// it learns from its own decisions and forgets the blocks not used for longest, so a wrong guess
 /// costs a recomputed prefix, never a wrong token.
@@ -36,8 +40,9 @@ class ReplicaRouter {
   };
 
   /// Chooses, remembers the keys there and adds `cost_tokens` (prompt and expected output) to the
-  /// replica's load.
-  Choice Route(std::span<const Hash128> keys, std::int64_t cost_tokens);
+  /// replica's load. `session` is of SessionKey(): its replica, which is the same one for as long
+  /// as it is available, goes before a prefix, but for a replica that is too busy; 0: none.
+  Choice Route(std::span<const Hash128> keys, std::int64_t cost_tokens, std::uint64_t session = 0);
 
   /// The request that Route() sent to `replica` has ended.
   void Finished(std::int32_t replica, std::int64_t cost_tokens);
@@ -57,6 +62,7 @@ class ReplicaRouter {
   };
 
   std::int32_t LeastBusy();
+  std::int32_t ReplicaOfSession(std::uint64_t session) const;
   void Remember(const Hash128& key, std::int32_t replica);
   void Unlink(std::uint32_t node);
   void LinkNewest(std::uint32_t node);

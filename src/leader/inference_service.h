@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace inferd::leader {
@@ -87,6 +88,7 @@ struct GenerateRequest {
   std::string tenant;                                 // whose key it is; empty: no keys
   std::string user;         // the tenant's end user: who are served in turn at equal priority
   std::int32_t weight = 1;  // of the tenant's share, at least 1
+  std::string session;      // goes where its siblings went, while that is not too busy; empty: none
   std::int64_t queue_deadline_ms = 0;  // 0: the server's default
   std::string cache_salt;              // part of the prefix cache's key, with the tenant
 };
@@ -133,11 +135,9 @@ struct ReplicaStats {
   std::uint64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_error = 0;
 };
 
-/// Of a request that was refused for the load.
+/// Of a request that was refused for the load or the server's state.
 struct Refusal {
   std::int64_t retry_after_ms = 0;  // until it is likely to be taken; 0: not known
-};
-
   /// One word for programs, static: queue_full, tokens, predicted_wait, draining, loading, asleep.
   std::string_view reason = {};
 };
@@ -146,6 +146,8 @@ struct Refusal {
 struct Stall {
   std::int64_t replica = 0;
   std::int64_t ms = 0;  // how long
+};
+
 class InferenceService {
  public:
   virtual ~InferenceService() = default;
@@ -153,7 +155,7 @@ class InferenceService {
   /// Thread-safe, does not block. Errors come at once: kResourceExhausted (the load: 429),
   /// kUnavailable (not ready, draining: 503), kInvalidArgument (prompt and max_tokens do not fit,
   /// with the numbers). After success events follow until every choice has finished.
-  /// `refusal`, if not null, is filled in with kResourceExhausted.
+  /// `refusal`, if not null, is filled in with the first two.
   virtual Result<> Submit(GenerateRequest request, Refusal* refusal) = 0;
   /// Thread-safe. Ends the choice (or all with choice -1) within one step; no further events are
   /// promised.
@@ -170,11 +172,11 @@ class InferenceService {
   virtual int sleep_level() const = 0;
 
   virtual Phase phase() const = 0;
-  virtual LoadProgress load_progress() const = 0;
-  virtual std::vector<ReplicaStats> stats() const = 0;
   /// The replica that has stood still for longest, if it is for too long; never while one loads or
   /// sleeps. Thread-safe; reads atomics only.
   virtual std::optional<Stall> stall() const = 0;
+  virtual LoadProgress load_progress() const = 0;
+  virtual std::vector<ReplicaStats> stats() const = 0;
   virtual const spec::ModelSpec& model() const = 0;
   virtual std::int64_t max_model_len() const = 0;
   /// Choices that may be running or queued at once: a request for more can never be taken.

@@ -86,15 +86,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   // ---- InferenceService
 
   Result<> Submit(GenerateRequest request, Refusal* refusal) override {
-    if (draining_.load()) {
-      return Unavailable("the server is shutting down");
-    }
-    if (phase() == Phase::kAsleep) {
-      return Unavailable("the server is asleep; POST /wake_up wakes it");
-    }
-    if (phase() != Phase::kReady && phase() != Phase::kRecovering) {
-      return Unavailable("the model is not ready; ask /readyz and try again");
-    }
+    INFERD_TRY(CheckServing(refusal));
     INFERD_TRY(CheckLength(request));
     if (request.queue_deadline_ms == 0) {
       request.queue_deadline_ms = options_.default_queue_deadline_ms;
@@ -103,7 +95,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     hasher_.Extend(request.prompt, request.cache_salt, &keys);
     const std::int64_t cost = static_cast<std::int64_t>(request.prompt.size()) +
                               std::int64_t{request.n} * request.max_tokens;
-    const int index = Route(keys, cost);
+    const int index = Route(keys, cost, engine::SessionKey(request.tenant, request.session));
     if (index < 0) {
       return Unavailable("no replica is ready");
     }
@@ -150,6 +142,14 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       any_ready = any_ready || one == Phase::kReady;
       if (one != Phase::kReady) {
         worst = one;
+      }
+    }
+    if (worst == Phase::kReady) {
+      was_ready_.store(true);
+    }
+    return was_ready_.load() && any_ready ? Phase::kReady : worst;
+  }
+
   std::optional<Stall> stall() const override {
     std::optional<Stall> longest;
     for (std::size_t i = 0; started_.load() && i < replicas_.size(); ++i) {
@@ -159,14 +159,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
       }
     }
     return longest;
-  }
-
-      }
-    }
-    if (worst == Phase::kReady) {
-      was_ready_.store(true);
-    }
-    return was_ready_.load() && any_ready ? Phase::kReady : worst;
   }
 
   Result<> Sleep(int level, SleepMode mode) override {
@@ -307,6 +299,26 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   }
 
  private:
+  Result<> CheckServing(Refusal* refusal) const {
+    const auto refuse = [refusal](std::string_view reason, Error error) {
+      if (refusal != nullptr) {
+        refusal->reason = reason;
+      }
+      return error;
+    };
+    const Phase now = phase();
+    if (now == Phase::kDraining || now == Phase::kStopped) {
+      return refuse("draining", Unavailable("the server is shutting down"));
+    }
+    if (now == Phase::kAsleep) {
+      return refuse("asleep", Unavailable("the server is asleep; POST /wake_up wakes it"));
+    }
+    if (now != Phase::kReady && now != Phase::kRecovering) {
+      return refuse("loading", Unavailable("the model is not ready; ask /readyz and try again"));
+    }
+    return {};
+  }
+
   Result<> MaySleep() const {
     if (!options_.enable_sleep_mode) {
       return NotFound("sleeping is not enabled; start the server with --enable-sleep-mode");
@@ -373,7 +385,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   }
 
   /// Replica for a request, -1 when none serves. The router learns here who serves.
-  int Route(const std::vector<engine::Hash128>& keys, std::int64_t cost) {
+  int Route(const std::vector<engine::Hash128>& keys, std::int64_t cost, std::uint64_t session) {
     const std::lock_guard lock(router_mutex_);
     for (std::size_t i = 0; i < replicas_.size(); ++i) {
       const Phase one = replicas_[i]->phase();
@@ -385,14 +397,14 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
         router_->SetAvailable(static_cast<std::int32_t>(i), serves);
       }
     }
-    int choice = router_->Route(keys, cost).replica;
+    int choice = router_->Route(keys, cost, session).replica;
     if (choice < 0) {
       // All recover: queue at the first.
       for (std::size_t i = 0; i < replicas_.size() && choice < 0; ++i) {
         if (replicas_[i]->phase() == Phase::kRecovering) {
           available_[i] = 1;
           router_->SetAvailable(static_cast<std::int32_t>(i), true);
-          choice = router_->Route(keys, cost).replica;
+          choice = router_->Route(keys, cost, session).replica;
         }
       }
     }
@@ -441,6 +453,8 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
                                      options_.device.kind == spec::DeviceKind::kSim;
       replica.max_waiting_tokens = options_.max_waiting_tokens;
       replica.max_predicted_wait_ms = options_.max_predicted_wait_ms;
+      replica.recovery_deadline_ms = options_.recovery_deadline_ms;
+      replica.stall_deadline_ms = options_.stall_deadline_ms;
       replicas_.push_back(std::make_unique<Replica>(
           std::move(replica),
           this,
@@ -453,8 +467,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     }
     available_.assign(replicas_.size(), 1);
     for (std::size_t i = 0; i < replicas_.size(); ++i) {
-      replica.recovery_deadline_ms = options_.recovery_deadline_ms;
-      replica.stall_deadline_ms = options_.stall_deadline_ms;
       router_->SetAvailable(static_cast<std::int32_t>(i), true);
     }
     started_.store(true);
@@ -499,6 +511,13 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
           node > 0 && !failed_.load()) {
         Fail(Unavailable("node {} has been away for {} ms", node, options_.peer_deadline_ms));
       }
+      const bool all_lost =
+          std::all_of(replicas_.begin(), replicas_.end(), [](const auto& replica) {
+            return replica->lost_for_good();
+          });
+      if (all_lost && !failed_.load()) {
+        Fail(DataLoss("workers were lost and could not be replaced; the log above says why"));
+      }
     }
   }
 
@@ -511,13 +530,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   Error Failure() const {
     {
       const std::lock_guard lock(failure_mutex_);
-      const bool all_lost =
-          std::all_of(replicas_.begin(), replicas_.end(), [](const auto& replica) {
-            return replica->lost_for_good();
-          });
-      if (all_lost && !failed_.load()) {
-        Fail(DataLoss("workers were lost and could not be replaced; the log above says why"));
-      }
       if (failure_) {
         return *failure_;
       }

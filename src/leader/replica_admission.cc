@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@ Result<> Replica::Submit(GenerateRequest request,
                          Refusal* refusal) {
   const Phase now = phase_.load();
   if (now != Phase::kReady && now != Phase::kRecovering) {
+    if (refusal != nullptr) {
+      refusal->reason = "loading";
+    }
     return Unavailable("the model is not ready; ask /readyz and try again");
   }
   const std::int64_t limit = options_.scheduler.max_waiting;
@@ -53,8 +57,12 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   };
   const std::lock_guard lock(backlog_mutex_);
   const std::int64_t now_ns = clock_.NowNs();
-  const auto refuse = [&](std::optional<std::int64_t> soonest_ns) {
-    if (refusal != nullptr && soonest_ns) {
+  const auto refuse = [&](std::string_view reason, std::optional<std::int64_t> soonest_ns) {
+    if (refusal == nullptr) {
+      return;
+    }
+    refusal->reason = reason;
+    if (soonest_ns) {
       const std::int64_t ms = backlog_.AppointNs(work, *soonest_ns, now_ns) / base::kNsPerMs;
       refusal->retry_after_ms = std::clamp(ms, kMinRetryAfterMs, kMaxRetryAfterMs);
     }
@@ -62,7 +70,7 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   const std::int64_t limit = options_.scheduler.max_waiting;
   const std::int64_t before = admitted_.load();
   if (before + request.n > limit) {
-    refuse(backlog_.NsUntilLeft(before + request.n - limit, 0));
+    refuse("queue_full", backlog_.NsUntilLeft(before + request.n - limit, 0));
     return ResourceExhausted(
         "{} sequences are running or queued, at most {} are taken; try again later", before, limit);
   }
@@ -70,8 +78,8 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
   const std::int64_t waiting_tokens = backlog_.prompt_tokens();
   if (options_.max_waiting_tokens > 0 && waiting_tokens > 0 &&
       waiting_tokens + num_prompt > options_.max_waiting_tokens) {
-    refuse(backlog_.NsUntilLeft(
-        0, std::min(waiting_tokens, waiting_tokens + num_prompt - options_.max_waiting_tokens)));
+    const std::int64_t too_many = waiting_tokens + num_prompt - options_.max_waiting_tokens;
+    refuse("tokens", backlog_.NsUntilLeft(0, std::min(waiting_tokens, too_many)));
     return ResourceExhausted(
         "prompts of {} tokens wait and this one has {}, at most {} are taken; try again later",
         waiting_tokens,
@@ -82,7 +90,7 @@ Result<> Replica::TakePlaces(const GenerateRequest& request,
     const std::int64_t wait_ns = backlog_.WaitNs(work, now_ns);
     const std::int64_t most_ns = options_.max_predicted_wait_ms * base::kNsPerMs;
     if (wait_ns > most_ns) {
-      refuse(wait_ns - most_ns);
+      refuse("predicted_wait", wait_ns - most_ns);
       return ResourceExhausted(
           "this request would wait about {} ms for its turn, at most {} ms are taken; try again "
           "later",

@@ -41,7 +41,7 @@ Result<> MayDo(const ApiKey& key, Scope scope) {
 Result<std::string> TenantOf(std::string_view key_name, std::string_view tenant) {
   if (tenant.size() > kMaxTenantBytes) {
     return InvalidArgument(
-        "X-Inferd-Tenant has {} bytes; at most {} are taken", tenant.size(), kMaxTenantBytes);
+        "The tenant's name has {} bytes; at most {} are taken", tenant.size(), kMaxTenantBytes);
   }
   return fmt::format("{}\n{}", key_name, tenant);
 }
@@ -105,7 +105,7 @@ Result<> Admission::Reserve(std::int64_t tokens, Refusal* refusal) {
 }
 
 std::int32_t Admission::PriorityFor(std::int32_t asked) const {
-  if (!has_key_) {
+  if (!has_key_ && !has_objective_) {
     return asked;
   }
   const std::int64_t sum = std::int64_t{priority_} + std::max(asked, 0);
@@ -231,7 +231,13 @@ Result<std::shared_ptr<Admission>> Gate::AdmitKey(const ApiKey* key,
     admission->weight_ = key->weight;
     admission->models_ = key->models;
   }
-  if (!ask.tenant.empty() && (options_.trust_tenants || (key != nullptr && key->gateway))) {
+  const bool is_gateway = options_.trust_tenants || (key != nullptr && key->gateway);
+  if (const auto objective = options_.objectives.find(ask.objective);
+      is_gateway && objective != options_.objectives.end()) {
+    admission->has_objective_ = true;
+    admission->priority_ += objective->second;
+  }
+  if (is_gateway && !ask.tenant.empty()) {
     INFERD_ASSIGN(admission->tenant_, TenantOf(admission->tenant_, ask.tenant));
     INFERD_ASSIGN(admission->weight_, WeightOf(ask.weight));
     admission->owner_ += kTenantMark;

@@ -13,6 +13,7 @@
 #include "tenant/usage.h"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,9 @@ struct Ask {
   /// with the scope gateway and with GateOptions::trust_tenants, else as if they were not there.
   std::string_view tenant = {};
   std::string_view weight = {};
+  /// What the request is for, in the gateway's words (a name of GateOptions::objectives; another
+  /// one means nothing). Believed as the two.
+  std::string_view objective = {};
 };
 
 /// One admitted request. Its end (Settle, or destruction) gives back its place and its unused
@@ -57,7 +61,8 @@ class Admission {
   /// `refusal`. Before the work begins; it opens the request's row in the ledger. A second call
   /// sets aside more.
   Result<> Reserve(std::int64_t tokens, Refusal* refusal);
-  /// A client can put itself behind its key's priority, not before it.
+  /// A client can put itself behind the priority of its key and its gateway's objective, not
+  /// before.
   std::int32_t PriorityFor(std::int32_t asked) const;
   /// Keeps the prefix caches of tenants apart: none can learn by timing what another one asked.
   std::string CacheSaltFor(std::string_view asked) const;
@@ -76,7 +81,8 @@ class Admission {
   bool has_key_ = false;
   std::string tenant_;
   std::int32_t weight_ = 1;
-  std::int32_t priority_ = 0;
+  std::int32_t priority_ = 0;  // of the key and the objective
+  bool has_objective_ = false;
   std::vector<std::string> models_;
   std::shared_ptr<Quota> quota_;       // null: no key, or an operation that is not counted
   std::shared_ptr<UsageSink> ledger_;  // null: none
@@ -87,9 +93,10 @@ class Admission {
 };
 
 struct GateOptions {
-  std::string model_name;      // what the ledger calls the model
-  std::string model_version;   // empty: not known
-  bool trust_tenants = false;  // whoever can ask may say for whom
+  std::string model_name;                                       // what the ledger calls the model
+  std::string model_version;                                    // empty: not known
+  bool trust_tenants = false;                                   // whoever can ask may say for whom
+  std::map<std::string, std::int32_t, std::less<>> objectives;  // priorities, lower goes first
 };
 
 /// Any thread.

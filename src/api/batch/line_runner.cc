@@ -60,7 +60,7 @@ class LineRunner::Running final : public GenerationListener {
 
   void OnEnd(Generation* generation) override {
     if (generation->failure()) {
-      SetError(*generation->failure(), {"", "", generation->retry_after_ms()}, &answer_);
+      SetError(*generation->failure(), generation->fault(), &answer_);
     }
     const std::unique_ptr<Running> self(this);
     runner_->Put(std::move(answer_));

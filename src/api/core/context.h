@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace inferd::api {
 
@@ -32,6 +33,7 @@ struct ServerContext {
   bool draining = false;
   std::int64_t started_ns = 0;  // of this server
   std::int64_t arrived_ns = 0;  // of this request
+  std::string session = {};     // of this request: X-Session-Id
   /// Who asks, and what they may use; null: nobody keeps count. The generation takes a share and
   /// settles it.
   std::shared_ptr<tenant::Admission> admission = nullptr;

@@ -172,6 +172,7 @@ Result<> ReserveTokens(const ServerContext& context, std::int64_t tokens, Fault*
   auto reserved = context.admission->Reserve(tokens, &refusal);
   if (!reserved.ok()) {
     fault->code = "rate_limit_exceeded";
+    fault->reason = "quota";
     fault->retry_after_ms = refusal.retry_after_ms;
   }
   return reserved;
@@ -382,6 +383,7 @@ Result<> AddPrompts(const ServerContext& context,
       request.priority = context.admission->PriorityFor(prototype.priority);
       request.cache_salt = context.admission->CacheSaltFor(prototype.cache_salt);
     }
+    request.session = context.session;
     if (context.background) {
       request.priority = static_cast<std::int32_t>(limits::kPriority.max);
     }

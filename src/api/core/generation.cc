@@ -274,7 +274,13 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
   }
   if (event.finish == leader::FinishReason::kError ||
       event.finish == leader::FinishReason::kCancelled) {
-    Fail(event.error.value_or(Error(Code::kInternal, "The request was ended by the server")));
+    Error error =
+        event.error.value_or(Error(Code::kInternal, "The request was ended by the server"));
+    Fault fault;
+    if (error.code() == Code::kDeadlineExceeded && !choice.begun) {
+      fault.reason = "queue_deadline";
+    }
+    Fail(std::move(error), std::move(fault));
     return std::nullopt;
   }
   if (!choice.begun) {
@@ -311,10 +317,10 @@ std::optional<std::int32_t> Generation::OnEvent(std::size_t prompt,
   return std::nullopt;
 }
 
-void Generation::Fail(Error error, std::int64_t retry_after_ms) {
+void Generation::Fail(Error error, Fault fault) {
   if (!done()) {
     failure_ = std::move(error);
-    retry_after_ms_ = retry_after_ms;
+    fault_ = std::move(fault);
   }
 }
 

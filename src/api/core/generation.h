@@ -4,6 +4,7 @@
 // nothing of sockets.
 #pragma once
 
+#include "api/core/error_map.h"
 #include "api/core/metrics.h"
 #include "api/core/reply_format.h"
 #include "api/core/request_span.h"
@@ -74,9 +75,8 @@ class Generation {
                                       std::int64_t now_ns);
   /// Ends all choices with what they have said so far; the caller ends them on the engine's side.
   void Abort();
-  /// Ends everything with an error that did not come as an event. `retry_after_ms`: known time
-  /// until it may work, 0: not known.
-  void Fail(Error error, std::int64_t retry_after_ms = 0);
+  /// Ends everything with an error that did not come as an event.
+  void Fail(Error error, Fault fault = {});
 
   bool stream() const { return spec_.stream; }
   bool done() const { return failure_.has_value() || open_choices_ == 0; }
@@ -84,7 +84,7 @@ class Generation {
   bool dirty() const { return !dirty_.empty() || (done() && !closed_); }
   /// Set when it has ended by an error; a stream that has begun carries it as an event.
   const std::optional<Error>& failure() const { return failure_; }
-  std::int64_t retry_after_ms() const { return retry_after_ms_; }  // of failure()
+  const Fault& fault() const { return fault_; }  // of failure()
   /// Bytes of text that wait to be rendered.
   std::size_t pending_bytes() const { return pending_bytes_; }
   Usage usage() const;
@@ -129,7 +129,7 @@ class Generation {
   std::size_t open_choices_ = 0;
   std::size_t pending_bytes_ = 0;
   std::optional<Error> failure_;
-  std::int64_t retry_after_ms_ = 0;
+  Fault fault_;
   bool started_ = false;  // the stream's start is rendered
   bool closed_ = false;   // the stream's end is rendered
   std::int64_t first_token_ns_ = 0;

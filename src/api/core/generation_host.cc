@@ -226,8 +226,8 @@ void GenerationHost::Impl::Open(Command command) {
     leader::Refusal refusal;
     auto submitted = service->Submit(std::move(requests[prompt]), &refusal);
     if (!submitted.ok()) {
-      const std::int64_t retry_after_ms = RetryAfterMs(refusal, submitted.error());
-      one.generation->Fail(std::move(submitted).error(), retry_after_ms);
+      Fault fault = RefusedFor(refusal, submitted.error());
+      one.generation->Fail(std::move(submitted).error(), std::move(fault));
       break;
     }
   }

@@ -35,6 +35,7 @@ inline constexpr std::size_t kTrailerBytes =
     8 * 1024;  // a chunk's head line, or the trailer section
 inline constexpr std::size_t kPipelinedBytes = 64 * 1024;
 inline constexpr std::size_t kRequestIdBytes = 128;
+inline constexpr std::size_t kSessionIdBytes = 256;
 
 // JSON shape.
 inline constexpr std::size_t kJsonDepth = 64;
@@ -61,9 +62,9 @@ inline constexpr std::size_t kTools = 1024;
 inline constexpr std::size_t kToolNameBytes = 64;
 inline constexpr std::size_t kToolBytes = 256 * 1024;  // of one tool, as JSON
 inline constexpr std::size_t kAbortNames = 1024;
-inline constexpr std::size_t kStoredResponses = 1024;
 inline constexpr std::size_t kServedNames = 64;
 inline constexpr std::size_t kServedNameBytes = 256;
+inline constexpr std::size_t kStoredResponses = 1024;
 inline constexpr std::size_t kStoredResponseBytes = 64U << 20;
 inline constexpr std::size_t kDetokenizeIds = 4'000'000;
 inline constexpr std::size_t kMetadataKeys = 16;

@@ -2,6 +2,7 @@
 // Whether this server takes work now, in the words every protocol answers with.
 #pragma once
 
+#include "api/core/error_map.h"
 #include "inferd/result.h"
 #include "leader/inference_service.h"
 
@@ -9,7 +10,8 @@
 
 namespace inferd::api {
 
-/// Why a request that needs the model is refused (503, UNAVAILABLE); nullopt: it is not.
-std::optional<Error> NotServing(leader::Phase phase, bool draining);
+/// Why a request that needs the model is refused (503, UNAVAILABLE); nullopt: it is not. Leaves the
+/// reason in the fault.
+std::optional<Error> NotServing(leader::Phase phase, bool draining, Fault* fault);
 
 }  // namespace inferd::api

@@ -33,12 +33,13 @@ void GenerationCall::Begin(PrepareCall prepare) {
   }
   record_.SetAdmission(*std::move(admitted));
   const ServerContext context = shared_->Context();
-  if (auto error = NotServing(context.service.phase(), context.draining)) {
-    return EndWith(*error, {});
+  if (auto error = NotServing(context.service.phase(), context.draining, &fault)) {
+    return EndWith(*error, fault);
   }
   auto job = [self = self_, prepare = std::move(prepare)]() mutable { self->Work(&prepare); };
   if (!shared_->pool->TryRun(RequestPool::Lane::kHeavy, std::move(job))) {
-    EndWith(ResourceExhausted("Too many requests wait to be read; try again soon"), {});
+    EndWith(ResourceExhausted("Too many requests wait to be read; try again soon"),
+            {.reason = "queue_full"});
   }
 }
 
@@ -180,7 +181,7 @@ void GenerationCall::OnEnd(Generation* generation) {
     if (StatusOf(error.code()).http_status == 500) {
       log::Failure("api", "{} id={}", error.message(), record_.request_id());
     }
-    status_ = ToStatus(error, {.retry_after_ms = generation->retry_after_ms()}, context_);
+    status_ = ToStatus(error, generation->fault(), context_);
   } else if (status_.ok() && broken_) {
     status_ = ToStatus(Cancelled(), {}, context_);
   }

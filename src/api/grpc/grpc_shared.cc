@@ -18,6 +18,16 @@ std::string_view Metadata(const grpc::ServerContextBase& context, const char* na
                               : std::string_view(it->second.data(), it->second.size());
 }
 
+/// As HTTP's ReadFields.
+std::string_view TenantOf(const grpc::ServerContextBase& context) {
+  for (const char* const name : {"x-inferd-tenant", "x-tenant"}) {
+    if (const std::string_view tenant = Metadata(context, name); !tenant.empty()) {
+      return tenant;
+    }
+  }
+  return Metadata(context, "x-gateway-inference-fairness-id");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerContextBase& context,
@@ -36,12 +46,14 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
                                .scope = scope,
                                .operation = operation,
                                .request_id = Metadata(context, "x-request-id"),
-                               .tenant = Metadata(context, "x-inferd-tenant"),
-                               .weight = Metadata(context, "x-inferd-weight")},
+                               .tenant = TenantOf(context),
+                               .weight = Metadata(context, "x-inferd-weight"),
+                               .objective = Metadata(context, "x-gateway-inference-objective")},
                               &refusal);
   if (!admitted.ok()) {
     const Code code = admitted.error().code();
     fault->retry_after_ms = refusal.retry_after_ms;
+    fault->reason = code == Code::kResourceExhausted ? "quota" : "";
     fault->code = code == Code::kResourceExhausted ? "rate_limit_exceeded"
                   : code == Code::kInvalidArgument ? "invalid_tenant"
                                                    : "invalid_api_key";

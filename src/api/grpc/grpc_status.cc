@@ -57,6 +57,9 @@ grpc::Status ToStatus(const Error& error, const Fault& fault, grpc::ServerContex
   if (!fault.code.empty()) {
     context->AddTrailingMetadata("inferd-code", Printable(fault.code));
   }
+  if (!fault.reason.empty()) {
+    context->AddTrailingMetadata("x-inferd-rejected-reason", std::string(fault.reason));
+  }
   std::string message(PublicMessage(error));
   if (message.size() > kMessageBytes) {
     std::size_t end = kMessageBytes;

@@ -143,7 +143,7 @@ void InferStream::OnReadDone(bool ok) {
   }
   part->admission = *std::move(admitted);
   const ServerContext context = shared_->Context();
-  if (auto error = NotServing(context.service.phase(), context.draining)) {
+  if (auto error = NotServing(context.service.phase(), context.draining, &fault)) {
     return End(part.get(), error);
   }
   const auto job = [self = shared_from_this(), part] { self->Prepare(part.get()); };

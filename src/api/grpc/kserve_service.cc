@@ -173,7 +173,7 @@ class KserveService final : public Base {
         "RepositoryModelLoad",
         [&](const ServerContext& with, Fault* fault) -> Result<> {
           INFERD_TRY(CheckModelVersion(with, request->model_name(), "", fault));
-          if (auto error = NotServing(with.service.phase(), with.draining)) {
+          if (auto error = NotServing(with.service.phase(), with.draining, fault)) {
             return *error;
           }
           return {};  // it is loaded

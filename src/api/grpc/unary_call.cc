@@ -66,8 +66,9 @@ grpc::ServerUnaryReactor* AnswerOnPool(GrpcShared* shared,
   };
   if (!shared->pool->TryRun(lane, std::move(job))) {
     record->SetCode(static_cast<int>(Code::kResourceExhausted));
-    reactor->Finish(ToStatus(
-        ResourceExhausted("Too many requests wait to be read; try again soon"), {}, context));
+    reactor->Finish(ToStatus(ResourceExhausted("Too many requests wait to be read; try again soon"),
+                             {.reason = "queue_full"},
+                             context));
   }
   return reactor;
 }

@@ -57,8 +57,8 @@ void Connection::Start(std::uint64_t serial,
     leader::Refusal refusal;
     auto submitted = io_->service->Submit(std::move(request), &refusal);
     if (!submitted.ok()) {
-      const std::int64_t retry_after_ms = RetryAfterMs(refusal, submitted.error());
-      generation_->Fail(std::move(submitted).error(), retry_after_ms);
+      Fault fault = RefusedFor(refusal, submitted.error());
+      generation_->Fail(std::move(submitted).error(), std::move(fault));
       break;
     }
   }
@@ -115,7 +115,7 @@ void Connection::Flush() {
     HttpResponse response =
         ErrorResponseWithBody(*generation_->failure(),
                               generation_->format().FailureBody(*generation_->failure()),
-                              generation_->retry_after_ms());
+                              generation_->fault());
     FinishGeneration(false);
     return SendResponse(std::move(response));
   }

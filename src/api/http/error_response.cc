@@ -1,31 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/http/error_response.h"
 
+#include <optional>
 #include <utility>
 
 namespace inferd::api {
+namespace {
 
-HttpResponse ErrorResponseWithBody(const Error& error,
-                                   std::string body,
-                                   std::int64_t retry_after_ms) {
+/// Whether the same request may be taken if it is sent again soon; nullopt: nothing is known beyond
+/// what the status says. Clients would repeat a 409 by themselves, but here it is the answer to
+/// what was aborted or is under way. A server that sleeps or has failed does not change by itself.
+std::optional<bool> ShouldRetry(int status, const Fault& fault) {
+  if (status == 409 || fault.retry_after_ms < 0) {
+    return false;
+  }
+  if (status == 429 || status == 503) {
+    return fault.reason != "asleep" && fault.reason != "failed";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+HttpResponse ErrorResponseWithBody(const Error& error, std::string body, const Fault& fault) {
   HttpResponse response;
   response.status = StatusOf(error.code()).http_status;
   response.body = std::move(body);
   if (response.status == 401) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"inferd\"");
-  } else if (retry_after_ms > 0) {
-    response.headers.emplace_back("Retry-After", std::to_string((retry_after_ms + 999) / 1000));
-    response.headers.emplace_back("Retry-After-Ms", std::to_string(retry_after_ms));
-  } else if (response.status == 429) {
+  } else if (fault.retry_after_ms > 0) {
+    response.headers.emplace_back("Retry-After",
+                                  std::to_string((fault.retry_after_ms + 999) / 1000));
+    response.headers.emplace_back("Retry-After-Ms", std::to_string(fault.retry_after_ms));
+  } else if (response.status == 429 && fault.retry_after_ms == 0) {
     response.headers.emplace_back("Retry-After", "1");
-  } else if (response.status == 503) {
+  } else if (response.status == 503 && fault.retry_after_ms == 0) {
     response.headers.emplace_back("Retry-After", "5");
+  }
+  if (const auto retry = ShouldRetry(response.status, fault)) {
+    response.headers.emplace_back("X-Should-Retry", *retry ? "true" : "false");
+  }
+  if (!fault.reason.empty()) {
+    response.headers.emplace_back("X-Inferd-Rejected-Reason", std::string(fault.reason));
   }
   return response;
 }
 
 HttpResponse ErrorResponse(const Error& error, const Fault& fault) {
-  return ErrorResponseWithBody(error, ErrorBody(error, fault), fault.retry_after_ms);
+  return ErrorResponseWithBody(error, ErrorBody(error, fault), fault);
 }
 
 }  // namespace inferd::api

@@ -23,8 +23,12 @@ struct HttpRequest {
   std::string content_type;
   std::string request_id;  // the client's X-Request-Id if it is usable, else made here
   std::string key;         // of Authorization: Bearer, x-api-key or api-key; empty: none was given
-  std::string tenant;      // X-Inferd-Tenant: for whom a gateway says that it asks
+  /// For whom a gateway says that it asks: X-Inferd-Tenant, else X-Tenant, else
+  /// X-Gateway-Inference-Fairness-Id.
+  std::string tenant;
   std::string tenant_weight;            // X-Inferd-Weight
+  std::string objective;                // X-Gateway-Inference-Objective
+  std::string session;                  // X-Session-Id; empty: none, or not a usable one
   std::string origin;                   // a page's, with cross-origin requests
   std::string preflight_headers;        // Access-Control-Request-Headers
   std::string traceparent;              // empty: none, or not a valid one

@@ -70,8 +70,14 @@ using Message = http::request<http::string_body>;
 /// The fields that handlers and the dispatcher look at, beside what frames the request. False: one
 /// that says who is asking is there twice.
 bool ReadFields(const Message& message, HttpRequest* head) {
-  for (const char* const name :
-       {"Authorization", "X-Api-Key", "Api-Key", "X-Inferd-Tenant", "X-Inferd-Weight"}) {
+  for (const char* const name : {"Authorization",
+                                 "X-Api-Key",
+                                 "Api-Key",
+                                 "X-Inferd-Tenant",
+                                 "X-Inferd-Weight",
+                                 "X-Tenant",
+                                 "X-Gateway-Inference-Fairness-Id",
+                                 "X-Gateway-Inference-Objective"}) {
     if (message.count(name) > 1) {
       return false;
     }
@@ -82,8 +88,20 @@ bool ReadFields(const Message& message, HttpRequest* head) {
       head->key = Text(message[name]);
     }
   }
-  head->tenant = Text(message["X-Inferd-Tenant"]);
+  for (const char* const name :
+       {"X-Inferd-Tenant", "X-Tenant", "X-Gateway-Inference-Fairness-Id"}) {
+    if (head->tenant.empty()) {
+      head->tenant = Text(message[name]);
+    }
+  }
   head->tenant_weight = Text(message["X-Inferd-Weight"]);
+  head->objective = Text(message["X-Gateway-Inference-Objective"]);
+  head->session = Text(message["X-Session-Id"]);
+  if (head->session.size() > limits::kSessionIdBytes ||
+      !std::all_of(
+          head->session.begin(), head->session.end(), [](char c) { return c > ' ' && c <= '~'; })) {
+    head->session.clear();
+  }
   head->content_type = Text(message[http::field::content_type]);
   head->origin = Text(message[http::field::origin]);
   head->preflight_headers = Text(message[http::field::access_control_request_headers]);

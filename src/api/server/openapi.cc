@@ -2,6 +2,7 @@
 // GET /openapi.json.
 #include "api/server/openapi.h"
 
+#include "api/core/limits.h"
 #include "api/server/endpoints.h"
 #include "inferd/version.h"
 
@@ -57,8 +58,8 @@ constexpr OperationDoc kDocs[] = {
     {"GET", "/is_sleeping", "vllm", "Whether the server is asleep", "", "AnyObject"},
     {"GET", "/v1/models", "openai", "The models of this server", "", "ModelList"},
     {"GET", "/v1/models/{model}", "openai", "One model", "", "Model"},
-    {"POST", "/tokenize", "vllm", "Token ids of a text or a chat", "TokenizeRequest", "Tokens"},
     {"POST", "/v1/served_model_name", "server", "Give the model other names while it serves", "ServedModelNameRequest", "AnyObject"},
+    {"POST", "/tokenize", "vllm", "Token ids of a text or a chat", "TokenizeRequest", "Tokens"},
     {"POST", "/detokenize", "vllm", "Text of token ids", "DetokenizeRequest", "Detokenized"},
     {"GET", "/v2", "kserve", "Name and extensions of the server", "", ""},
     {"GET", "/v2/health/live", "kserve", "Whether the process serves HTTP", "", ""},
@@ -175,12 +176,24 @@ Json TenantParameters() {
               "the scope gateway and with --trust-tenant-header, else ignored",
               {{"type", "string"}, {"maxLength", tenant::kMaxTenantBytes}})},
       {"Weight",
-       header("X-Inferd-Weight",
-              "The weight of that tenant",
-              {{"type", "integer"},
-               {"minimum", 1},
-               {"maximum", tenant::kMaxWeight},
-               {"default", 1}})}};
+       header(
+           "X-Inferd-Weight",
+           "The weight of that tenant",
+           {{"type", "integer"}, {"minimum", 1}, {"maximum", tenant::kMaxWeight}, {"default", 1}})},
+      {"Fairness",
+       header("X-Gateway-Inference-Fairness-Id",
+              "The tenant, where neither X-Inferd-Tenant nor X-Tenant says one",
+              {{"type", "string"}, {"maxLength", tenant::kMaxTenantBytes}})},
+      {"Objective",
+       header("X-Gateway-Inference-Objective",
+              "A name of --inference-objectives: its priority. Believed as the tenant; others are "
+              "ignored",
+              {{"type", "string"}})},
+      {"Session",
+       header("X-Session-Id",
+              "Goes to the replica that the session's other requests went to; comes back in the "
+              "answer",
+              {{"type", "string"}, {"maxLength", limits::kSessionIdBytes}})}};
 }
 
 Json Operation(const OperationDoc& doc) {
@@ -199,7 +212,7 @@ Json Operation(const OperationDoc& doc) {
     operation["parameters"] = ListParameters(doc);
   }
   if (NeedsModel(doc)) {
-    for (const char* name : {"Tenant", "Weight"}) {
+    for (const char* name : {"Tenant", "Weight", "Fairness", "Objective", "Session"}) {
       operation["parameters"].push_back({{"$ref", std::string("#/components/parameters/") + name}});
     }
   }

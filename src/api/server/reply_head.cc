@@ -10,7 +10,8 @@ namespace inferd::api {
 namespace {
 
 constexpr std::string_view kExposed =
-    "X-Request-Id, X-Inferd-Model-Version, Retry-After, Retry-After-Ms, "
+    "X-Request-Id, X-Session-Id, X-Inferd-Model-Version, Retry-After, Retry-After-Ms, "
+    "X-Should-Retry, X-Inferd-Rejected-Reason, "
     "X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
     "X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens";
 

@@ -41,8 +41,8 @@ Outcome RunHandler(const Endpoint& endpoint,
     context.span->span().error = outcome.error();
     context.span->span().error_param = fault.param;
   }
-  HttpResponse response = ErrorResponseWithBody(
-      outcome.error(), endpoint.error_body(outcome.error(), fault), fault.retry_after_ms);
+  HttpResponse response =
+      ErrorResponseWithBody(outcome.error(), endpoint.error_body(outcome.error(), fault), fault);
   if (response.status == 500) {
     log::Failure("api", "{} id={}", outcome.error().message(), request.request_id);
   }
@@ -192,7 +192,8 @@ Result<std::shared_ptr<tenant::Admission>> Server::Admit(const HttpRequest& requ
                        .operation = endpoint == nullptr ? "" : endpoint->path,
                        .request_id = request.request_id,
                        .tenant = request.tenant,
-                       .weight = request.tenant_weight},
+                       .weight = request.tenant_weight,
+                       .objective = request.objective},
                       refusal);
 }
 
@@ -228,18 +229,22 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
   if (request.method == "OPTIONS" && route.endpoint == nullptr) {
     return io->Respond(key, NoEndpointAnswer(request, route), std::move(more));
   }
+  if (!request.session.empty()) {
+    more += "X-Session-Id: " + request.session + "\r\n";
+  }
   tenant::Refusal refusal;
   auto admitted = Admit(request, route.endpoint, &refusal);
   const auto refuse = [&](const Error& error, const Fault& fault) {
     auto* const body = route.endpoint == nullptr ? ErrorBody : route.endpoint->error_body;
-    io->Respond(key,
-                ErrorResponseWithBody(error, body(error, fault), fault.retry_after_ms),
-                std::move(more));
+    io->Respond(key, ErrorResponseWithBody(error, body(error, fault), fault), std::move(more));
   };
   if (!admitted.ok()) {
     more += RateLimitLines(refusal.limits);
+    const Code code = admitted.error().code();
     return refuse(admitted.error(),
-                  {"", CodeOfRefusal(admitted.error().code()), refusal.retry_after_ms});
+                  {.code = CodeOfRefusal(code),
+                   .retry_after_ms = refusal.retry_after_ms,
+                   .reason = code == Code::kResourceExhausted ? "quota" : ""});
   }
   if (route.endpoint == nullptr) {
     return io->Respond(key, NoEndpointAnswer(request, route), std::move(more));
@@ -255,10 +260,13 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                         .draining = draining(),
                         .started_ns = started_ns_,
                         .arrived_ns = NowNs(),
+                        .session = request.session,
                         .admission = *std::move(admitted)};
   if (route.endpoint->needs_model) {
-    if (auto error = NotServing(service_->phase(), refusing_.load(std::memory_order_acquire))) {
-      return refuse(*error, {});
+    Fault fault;
+    const bool refusing = refusing_.load(std::memory_order_acquire);
+    if (auto error = NotServing(service_->phase(), refusing, &fault)) {
+      return refuse(*error, fault);
     }
   }
   if (route.endpoint->needs_model) {
@@ -279,7 +287,8 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                                             : RequestPool::Lane::kLight;
   if (!pool_->TryRun(
           lane, MakeJob(io, key, *route.endpoint, std::move(context), std::move(request), more))) {
-    refuse(ResourceExhausted("Too many requests wait to be read; try again soon"), {});
+    refuse(ResourceExhausted("Too many requests wait to be read; try again soon"),
+           {.reason = "queue_full"});
   }
 }
 

@@ -65,6 +65,11 @@ TEST(ErrorResponse, TellsWhenToTryAgain) {
   EXPECT_EQ(ErrorResponse(ResourceExhausted("full")).headers.at(0).first, "Retry-After");
   EXPECT_EQ(ErrorResponse(Unavailable("draining")).headers.at(0).first, "Retry-After");
   EXPECT_TRUE(ErrorResponse(InvalidArgument("no")).headers.empty());
+  const Error aborted(Code::kAborted, "under way");
+  EXPECT_EQ(ErrorResponse(aborted).headers.at(0),
+            std::pair(std::string("X-Should-Retry"), std::string("false")));
+  const auto never = ErrorResponse(ResourceExhausted("no"), {.retry_after_ms = -1}).headers;
+  EXPECT_EQ(never.at(0), std::pair(std::string("X-Should-Retry"), std::string("false")));
 }
 
 }  // namespace

@@ -29,11 +29,11 @@ class GrpcKeysTest : public GrpcTest {
     admin.admin = true;
     auto table = tenant::KeyTable::Make({key, admin});
     ASSERT_TRUE(table.ok());
-    gate_ =
-        std::make_unique<tenant::Gate>(tenant::GateOptions{.model_name = "m", .model_version = "1"},
-                                       *std::move(table),
-                                       nullptr,
-                                       &base::SteadyClock::Get());
+    gate_ = std::make_unique<tenant::Gate>(
+        tenant::GateOptions{.model_name = "m", .model_version = "1", .objectives = {}},
+        *std::move(table),
+        nullptr,
+        &base::SteadyClock::Get());
     StartServer({}, gate_.get());
     stub_ = v1::Inference::NewStub(channel_);
     kserve_ = inference::GRPCInferenceService::NewStub(channel_);
@@ -107,11 +107,11 @@ class GrpcTokensTest : public GrpcTest {
     key.limits.tokens_per_minute = tokens_per_minute;
     auto table = tenant::KeyTable::Make({key});
     ASSERT_TRUE(table.ok());
-    gate_ =
-        std::make_unique<tenant::Gate>(tenant::GateOptions{.model_name = "m", .model_version = "1"},
-                                       *std::move(table),
-                                       nullptr,
-                                       &clock_);
+    gate_ = std::make_unique<tenant::Gate>(
+        tenant::GateOptions{.model_name = "m", .model_version = "1", .objectives = {}},
+        *std::move(table),
+        nullptr,
+        &clock_);
     StartServer({}, gate_.get());
     stub_ = v1::Inference::NewStub(channel_);
   }

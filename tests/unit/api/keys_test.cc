@@ -64,7 +64,7 @@ class KeysTest : public ServerTest {
     auto table = tenant::KeyTable::Make(std::move(keys));
     ASSERT_TRUE(table.ok());
     auto gate = std::make_shared<tenant::Gate>(
-        tenant::GateOptions{.model_name = "m", .model_version = "v7"},
+        tenant::GateOptions{.model_name = "m", .model_version = "v7", .objectives = {{"bulk", 10}}},
         *std::move(table),
         ledger_,
         &clock_);

@@ -74,9 +74,9 @@ std::set<std::string> Shared(const Json& operation) {
 
 TEST(OpenApi, TellsGatewaysOfTheTenantsHeaders) {
   const Json document = Json::parse(OpenApiDocument("1"));
-  const std::set<std::string> both = {"Tenant", "Weight"};
-  EXPECT_EQ(Shared(document["paths"]["/v1/chat/completions"]["post"]), both);
-  EXPECT_EQ(Shared(document["paths"]["/v1/messages"]["post"]), both);
+  const std::set<std::string> all = {"Tenant", "Weight", "Fairness", "Objective", "Session"};
+  EXPECT_EQ(Shared(document["paths"]["/v1/chat/completions"]["post"]), all);
+  EXPECT_EQ(Shared(document["paths"]["/v1/messages"]["post"]), all);
   EXPECT_EQ(Shared(document["paths"]["/metrics"]["get"]), std::set<std::string>());
   EXPECT_EQ(Shared(document["paths"]["/v1/files"]["get"]).count("Tenant"), 0U);
   const Json& parameters = document["components"]["parameters"];

@@ -50,11 +50,11 @@ class StorageTest : public ServerTest {
   void UseKeys(std::vector<tenant::ApiKey> keys) {
     auto table = tenant::KeyTable::Make(std::move(keys));
     ASSERT_TRUE(table.ok());
-    gate_ =
-        std::make_shared<tenant::Gate>(tenant::GateOptions{.model_name = "m", .model_version = ""},
-                                       *std::move(table),
-                                       nullptr,
-                                       &base::SteadyClock::Get());
+    gate_ = std::make_shared<tenant::Gate>(
+        tenant::GateOptions{.model_name = "m", .model_version = "", .objectives = {}},
+        *std::move(table),
+        nullptr,
+        &base::SteadyClock::Get());
   }
 
   /// As the key that was named last by As().

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace inferd::engine {
@@ -50,6 +51,46 @@ TEST(ReplicaRouter, PassesOverAReplicaThatIsFarBusier) {
   const auto fourth = router.Route(Keys(1, 4), 1);  // cached on both now: the less busy one
   EXPECT_EQ(fourth.replica, first.replica);
   EXPECT_EQ(fourth.expected_cached_tokens, 40);
+}
+
+TEST(ReplicaRouter, KeepsASessionAtItsReplica) {
+  ReplicaRouter router(Options(4));
+  std::set<std::int32_t> seen;
+  std::vector<std::int32_t> homes;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const std::uint64_t session = SessionKey("tenant", "session-" + std::to_string(i));
+    const auto first = router.Route({}, 100, session);
+    router.Finished(first.replica, 100);
+    EXPECT_EQ(router.Route({}, 0, session).replica, first.replica);
+    seen.insert(first.replica);
+    homes.push_back(first.replica);
+  }
+  EXPECT_EQ(seen.size(), 4U);
+  router.SetAvailable(homes[0], false);
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const auto now = router.Route({}, 0, SessionKey("tenant", "session-" + std::to_string(i)));
+    EXPECT_EQ(now.replica == homes[i], homes[i] != homes[0]) << "only its own sessions move";
+  }
+  EXPECT_EQ(SessionKey("tenant", ""), 0U);
+  EXPECT_NE(SessionKey("a", "b"), SessionKey("b", "a"));
+}
+
+TEST(ReplicaRouter, ASessionGoesBeforeAPrefixButNotToABusyReplica) {
+  ReplicaRouter router(Options(2));
+  const auto prefix = router.Route(Keys(1, 8), 1);
+  router.Finished(prefix.replica, 1);
+  std::uint64_t session = 1;  // one whose replica is the other one
+  while (true) {
+    const auto choice = router.Route({}, 0, session);
+    if (choice.replica != prefix.replica) {
+      break;
+    }
+    ++session;
+  }
+  const auto own = router.Route(Keys(1, 8), 501, session);
+  EXPECT_NE(own.replica, prefix.replica);
+  EXPECT_EQ(own.expected_cached_tokens, 0);
+  EXPECT_EQ(router.Route(Keys(1, 8), 1, session).replica, prefix.replica);  // 501 > 500
 }
 
 TEST(ReplicaRouter, SpreadsEqualChoices) {

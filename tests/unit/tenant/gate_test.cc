@@ -35,7 +35,10 @@ class GateTest : public testing::Test {
     auto table = KeyTable::Make(std::move(keys));
     ASSERT_TRUE(table.ok());
     gate_ = std::make_unique<Gate>(
-        GateOptions{.model_name = "m", .model_version = "v1"}, *std::move(table), ledger_, &clock_);
+        GateOptions{.model_name = "m", .model_version = "v1", .objectives = {}},
+        *std::move(table),
+        ledger_,
+        &clock_);
   }
   Result<std::shared_ptr<Admission>> Admit(const std::string& name,
                                            Scope scope = Scope::kInference) {
@@ -180,6 +183,22 @@ TEST_F(GateTest, WithoutKeysATenantIsBelievedIfToldSo) {
     EXPECT_EQ(admitted->owner() == "-", !trust);
     EXPECT_EQ((*gate.AdmitOwner(admitted->owner(), {}, &refusal_))->tenant(), admitted->tenant());
   }
+}
+
+TEST_F(GateTest, AnObjectiveIsAPriorityThatItsClientCannotImprove) {
+  GateOptions options;
+  options.objectives = {{"urgent", -10}, {"bulk", 10}};
+  const auto priority = [&](std::string_view objective, std::int32_t asked) {
+    Gate gate(options, {}, nullptr, &clock_);
+    return (*gate.Admit({.objective = objective}, &refusal_))->PriorityFor(asked);
+  };
+  EXPECT_EQ(priority("urgent", 3), 3) << "nobody said that it may be believed";
+  options.trust_tenants = true;
+  EXPECT_EQ(priority("urgent", 3), -7);
+  EXPECT_EQ(priority("urgent", -3), -10);
+  EXPECT_EQ(priority("bulk", 0), 10);
+  EXPECT_EQ(priority("unknown", -3), -3);
+  EXPECT_EQ(priority("", -3), -3);
 }
 
 TEST_F(GateTest, RequestsPerMinuteComeBackWhenTheRefusalSays) {
