@@ -71,10 +71,10 @@ Result<> FillSim(const Config& config, leader::LeaderOptions* options) {
   if (!sim.model.empty()) {
     INFERD_ASSIGN(const store::ModelShape shape, store::ReadShape(sim.model));
     spec::ModelSpec model = shape.spec;
-    options->weight_bytes = static_cast<std::int64_t>(
-        static_cast<double>(spec::CountParameters(model)) * shape.bytes_per_weight);
     model.name = options->model.name;
     model.vocab_size = options->model.vocab_size;
+    options->weight_bytes = static_cast<std::int64_t>(
+        static_cast<double>(spec::CountParameters(model)) * shape.bytes_per_weight);
     model.eos_ids = options->model.eos_ids;
     model.bos_id = options->model.bos_id;
     options->model = std::move(model);
