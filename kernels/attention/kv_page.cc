@@ -40,6 +40,24 @@ void StoreInt8(
 
 }  // namespace
 
+void SpreadHead(float* head, std::int64_t head_dim) {
+  const std::int64_t run = head_dim & -head_dim;
+  for (std::int64_t half = 1; half < run; half *= 2) {
+    for (std::int64_t begin = 0; begin < head_dim; begin += 2 * half) {
+      for (std::int64_t i = begin; i < begin + half; ++i) {
+        const float a = head[i];
+        const float b = head[i + half];
+        head[i] = a + b;
+        head[i + half] = a - b;
+      }
+    }
+  }
+  const float unit = 1 / std::sqrt(static_cast<float>(run));
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    head[i] *= unit;
+  }
+}
+
 void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head) {
   std::byte* kb = head + slot * 4;
   for (std::int64_t i = 0; i < head_dim; i += 2, kb += 4 * kPageTokens) {

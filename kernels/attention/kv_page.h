@@ -18,6 +18,12 @@ static constexpr inline std::size_t HeadPageBytes(std::size_t value_bytes, std::
 /// Beside them in a page of int8: the scales of K, then of V, a float a token.
 static constexpr std::size_t kHeadScaleBytes = 2 * kPageTokens * sizeof(float);
 
+/// Runs of head_dim & -head_dim values (the largest power of two in it) times the orthonormal
+/// Hadamard matrix, in place. Q and K of int8 pages go through it: no product of them changes, and
+/// a value much larger than the others, which would leave these few of the 127 steps, is shared
+/// out.
+void SpreadHead(float* head, std::int64_t head_dim);
+
 /// Stores K and V of one token at `slot` of the head's share of a page, rounding to the page's
 /// type. The 8-bit types keep no NaN.
 void StoreKvBf16(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);

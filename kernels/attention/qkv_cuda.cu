@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp per (row, head) of q, k and v: RMS norm of the head, rotation, store. The head lies in
-// shared memory between the passes. Bytes: q read and written, k and v read, K and V written.
+// One warp per (row, head) of q, k and v: RMS norm of the head, rotation, store. For int8 pages q
+// and k are spread, which changes no product of theirs. The head lies in shared memory between the
+// passes. Bytes: q read and written, k and v read, K and V written.
 #include "kernels/attention/kv_values.cuh"
 #include "kernels/attention/qkv_cuda.h"
 #include "kernels/cuda/reduce.cuh"
@@ -35,6 +36,26 @@ DEVICE void RotateHead(float* head, const QkvPostArgs& args, std::int64_t positi
     const float b = head[second];
     head[first] = a * cosine - b * sine;
     head[second] = b * cosine + a * sine;
+  }
+}
+
+// Runs of dim & -dim values times the orthonormal Hadamard matrix, as kernels::SpreadHead.
+DEVICE void SpreadHead(float* head, int dim) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int run = dim & -dim;
+  for (int half = 1; half < run; half *= 2) {
+    for (int i = lane; i < dim / 2; i += 32) {
+      const int first = (i & ~(half - 1)) * 2 + (i & (half - 1));
+      const float a = head[first];
+      const float b = head[first + half];
+      head[first] = a + b;
+      head[first + half] = a - b;
+    }
+    __syncwarp();
+  }
+  const float unit = 1.0F / sqrtf(static_cast<float>(run));
+  for (int i = lane; i < dim; i += 32) {
+    head[i] *= unit;
   }
 }
 
@@ -92,6 +113,10 @@ __global__ void __launch_bounds__(kWarps * 32) QkvPostKernel(QkvPostArgs args) {
       __syncwarp();
     }
     RotateHead(head, args, position);
+    if (Kv::kTokenScales) {
+      __syncwarp();
+      SpreadHead(head, dim);
+    }
   }
   __syncwarp();
   if (is_q) {

@@ -10,7 +10,8 @@
 namespace inferd::kernels::cuda {
 
 /// For every row: q and k heads are RMS-normed where weights are given, their first rotary_dim
-/// values are rotated, q is written back and k and v are stored in the pages.
+/// values are rotated, q is written back and k and v are stored in the pages; for int8 q and k go
+/// through SpreadHead of kv_page.h first.
 struct QkvPostArgs {
   float* q = nullptr;  // [rows, q_heads, head_dim], rows ldq apart
   const float* k = nullptr;

@@ -79,6 +79,9 @@ void CpuDevice::PostRow(const QkvTask& task,
     if (task.rope.rotary_dim > 0) {
       Rotate(task.rope, position, head);
     }
+    if (task.kv.type == KvType::kInt8) {
+      kernels::SpreadHead(head, dim);
+    }
   };
   for (std::int64_t h = 0; h < task.q_heads; ++h) {
     prepare(task.q + row * task.ldq + h * dim, task.q_norm);

@@ -23,6 +23,7 @@ NEAR_TIE = 1e-2       # layouts: a token may differ only where the two best logi
 CLEAR_GAP = 0.75      # reference: where its two best logits are further apart than this, our best token is its best token
 MEAN_LOGPROB = 0.06   # reference: mean absolute difference of the chosen tokens' logprobs
 PERPLEXITY = 0.01     # reference: relative difference
+KV_PERPLEXITY = {"int8": 0.01, "fp8": 0.05}  # of an F16 cache: relative difference
 
 
 def reference(name):
@@ -102,6 +103,23 @@ def test_perplexity(one_rank, name):
     ours = math.exp(-sum(values) / len(values))
     print(f"{name}: perplexity {ours:.4f}, reference {text['perplexity']:.4f}")
     assert abs(ours / text["perplexity"] - 1) <= PERPLEXITY
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("dtype", KV_PERPLEXITY)
+def test_perplexity_with_an_8_bit_kv_cache(one_rank, inferd, tmp_path, name, dtype):
+    ids = reference(name)["text"]["ids"]
+    default, _ = one_rank(name).score(ids)
+    server = RealServer(inferd, name, tmp_path, "--kv-cache-dtype", dtype)
+    try:
+        values, _ = server.score(ids)
+        server.stop()
+    finally:
+        server.kill()
+    change = math.exp((sum(default) - sum(values)) / len(values)) - 1
+    mean = sum(abs(a - b) for a, b in zip(values, default)) / len(values)
+    print(f"{name}, {dtype}: perplexity {change:+.2%} of the F16 cache's, mean |logprob difference| {mean:.4f}")
+    assert 0 < mean and abs(change) <= KV_PERPLEXITY[dtype]
 
 
 @pytest.mark.parametrize("flags", [("--tp", "2"), ("--pp", "2"), ("--tp", "3"), ("--tp", "4"), ("--tp", "2", "--pp", "2"),
