@@ -46,6 +46,18 @@ def test_the_example_of_the_article(inferd):
     assert "8 replica(s) of 4 rank(s)" in text and "headroom" in text
 
 
+@pytest.mark.parametrize("dtype, kv_bytes", [("auto", 131072), ("fp8", 65536), ("fp8_e4m3", 65536), ("int8", 67584)])
+def test_the_type_of_the_kv_cache_counts(inferd, dtype, kv_bytes):
+    made = plan(inferd, "llama-3.1-8b", "--gpus", "1xH100", "--kv-cache-dtype", dtype)
+    assert made["layouts"][0]["ranks"][0]["kv_bytes_per_token"] == kv_bytes
+
+
+def test_a_kv_cache_type_that_there_is_not_is_refused_with_those_there_are(inferd):
+    done = run(inferd, "plan", "llama-3.1-8b", "--gpus", "1xH100", "--kv-cache-dtype", "fp8_e5m2")
+    assert done.returncode == 1
+    assert "fp8_e5m2" in done.stderr and "fp8_e4m3" in done.stderr
+
+
 def test_what_does_not_fit_ends_with_2(inferd):
     done = run(inferd, "plan", "llama-70b", "--gpus", "1xA100-80G")
     assert done.returncode == 2
