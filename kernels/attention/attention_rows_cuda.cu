@@ -358,8 +358,9 @@ Status AttentionRows(const AttentionArgs& args, Stream stream) {
   }
   return WithKvFormat(args.kv.format, [&](auto kv) {
     using Kv = decltype(kv);
-    // Small groups leave warps idle that can take pages of their own. The rarer formats do without.
-    if constexpr (sizeof(typename Kv::Value) == 2) {
+    // Small groups leave warps idle that can take pages of their own. Those of F32
+    // would fill the shared memory.
+    if constexpr (sizeof(typename Kv::Value) <= 2) {
       if (args.max_group <= 2) {
         return LaunchStrips<Kv, 4>(args, stream);
       }
