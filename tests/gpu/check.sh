@@ -4,8 +4,8 @@
 #
 #   tests/gpu/check.sh [--dry-run] [--build DIR] [--out DIR] [--seconds N]
 #
-# DIR of --build holds inferd and the test binaries: build/cuda, made by `./dev cuda gpu_check`; with --dry-run build/dev, in
-# which everything runs on the emulated device, with small shapes and a part of the tests (ctest runs them all). One line of
+# DIR of --build holds inferd and the test binaries: build/cuda, made by `./dev cuda gpu_check`, or a bundle of it for a machine
+# that has neither compilers nor our libraries (tests/gpu/bundle.sh); with --dry-run build/dev, in which everything runs on the emulated device, with small shapes and a part of the tests (ctest runs them all). One line of
 # JSON per step goes to OUT/results.jsonl, its output to OUT/<step>.log, what it measured to OUT/<step>.jsonl. Exit status:
 # the number of steps that failed; 77 when there is no CUDA device.
 set -uo pipefail
@@ -25,6 +25,11 @@ done
 device=cuda
 [ "$dry" = 1 ] && device=cuda-emu
 [ -n "$build" ] || { [ "$dry" = 1 ] && build=build/dev || build=build/cuda; }
+# A bundle (tests/gpu/bundle.sh) brings its libraries, and was built from sources elsewhere.
+if [ -d "$build/lib" ]; then
+  export LD_LIBRARY_PATH="$(realpath "$build/lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+export INFERD_TEST_DATA="$PWD/tests/data"
 kernel_tests="$build/tests/kernels_cuda/test_kernels_cuda"
 for binary in inferd src/test_model tests/kernels_cuda/test_kernels_cuda tests/gpu/shape_bench tests/gpu/kernel_sweep; do
   [ -x "$build/$binary" ] || {

@@ -20,7 +20,7 @@ struct Case {
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(INFERD_TEST_DATA)) {
+  for (const auto& entry : std::filesystem::directory_iterator(DataFolder())) {
     if (!std::filesystem::exists(entry.path() / "golden.safetensors")) {
       continue;
     }

@@ -19,6 +19,9 @@
 
 namespace inferd::model {
 
+/// Of the sources the test was built from, or what INFERD_TEST_DATA says on another machine
+/// (tests/gpu/bundle.sh).
+std::string DataFolder();
 /// "<test data>/<family>/<file>".
 std::string DataPath(const std::string& family, const std::string& file = {});
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -16,8 +17,13 @@
 
 namespace inferd::model {
 
+std::string DataFolder() {
+  const char* const folder = std::getenv("INFERD_TEST_DATA");
+  return folder != nullptr ? folder : INFERD_TEST_DATA;
+}
+
 std::string DataPath(const std::string& family, const std::string& file) {
-  return std::string(INFERD_TEST_DATA) + "/" + family + (file.empty() ? "" : "/" + file);
+  return DataFolder() + "/" + family + (file.empty() ? "" : "/" + file);
 }
 
 Golden ReadGolden(const std::string& family) {
