@@ -30,15 +30,10 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import toy_model  # noqa: E402
-from processes import children, resident_bytes  # noqa: E402
+from processes import children, cpu_seconds, resident_bytes  # noqa: E402
 
 
 BATCHED_TOKENS = 2048
-
-
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def raise_descriptor_limit():
@@ -167,7 +162,7 @@ def simulated(options, sent, folder):
                              for at in sent))
     done = subprocess.run([options.inferd, "plan", options.model, "--gpus", f"{options.replicas}x{options.profile}", "--tp", "1", "--pp", "1",
                            "--max-num-seqs", str(options.rows), "--max-num-batched-tokens", str(BATCHED_TOKENS), "--simulate", str(trace),
-                           "--json"], capture_output=True, text=True)
+                           "--json"], capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     result = json.loads(done.stdout)["layouts"][0]["result"]

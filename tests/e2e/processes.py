@@ -9,12 +9,21 @@ GONE = (FileNotFoundError, ProcessLookupError)
 
 
 def children(pid):
-    """The pids of its children, in no order; a thread that ends meanwhile has none."""
+    """The pids of its children, in no order; a process or thread that has ended has none."""
     found = []
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(*GONE):
-            found += map(int, (task / "children").read_text().split())
+    with contextlib.suppress(*GONE):
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(*GONE):
+                found += map(int, (task / "children").read_text().split())
     return found
+
+
+def cpu_seconds(pid):
+    """User and system time; 0 once it has ended."""
+    with contextlib.suppress(*GONE):
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def resident_bytes(pid):
