@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs docker/compose.yaml as one set where there is no Docker: each service in a network of its own that knows the others by
-name, with the command, variables, volumes, ports and settings of the file.
+name, with the command, variables, volumes and ports of the file, and started anew as the file says. Of the other settings inferd's
+are all kept; of the other services' `read_only` is, `cap_drop` is not.
 
 Played are the images that no registry brings here: inferd's is what image_player makes of docker/Dockerfile.cpu, and in place of
 the others stands this host's root with the same program from the engines' cache. The model is the toy one, not one to download.
 """
 
-import os
-import pathlib
+import contextlib
 import signal
 import subprocess
 
@@ -45,14 +45,9 @@ exec chroot "$root" "$@"
 """
 
 
-def pid_inside(service):
-    """The process that `unshare` has made, as this host numbers it."""
-    pid = service.process.pid
-    return int(harness.eventually(lambda: pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split())[0])
-
-
 class Service(harness.Process):
-    """One that is not inferd: `program` in place of the image's entry point or of the first word of the command."""
+    """One that is not inferd: `program` in place of the image's entry point or of the first word of the command, with the file's
+    variables and those that the program needs here, none of this host's."""
 
     def __init__(self, folder, name, spec, place, command, environment):
         folder.mkdir(exist_ok=True)
@@ -62,19 +57,20 @@ class Service(harness.Process):
             assert mode == "ro", volume
             volumes += [str((FILE.parent / source).resolve()), target]
         (folder / "scratch").mkdir(exist_ok=True)
+        variables = {"PATH": image_player.PATH, **spec.get("environment", {}), **environment}
         super().__init__(folder, ["nsenter", f"--net=/run/netns/{place[0].hosts[place[1]]}", "--", "unshare", "--mount", "--ipc", "--pid",
-                                  "--fork", "--kill-child", "bash", "-c", RUN, name, *volumes, "--", *command], name=name,
-                         environment={**spec.get("environment", {}), **environment, "scratch": str(folder / "scratch"),
-                                      "hosts": str(place[0].hosts_file), "read_only": str(spec.get("read_only", False)).lower()})
+                                  "--fork", "--kill-child", "bash", "-c", RUN, name, *volumes, "--", "env", "-i",
+                                  *(f"{key}={value}" for key, value in variables.items()), *command], name=name,
+                         environment={"scratch": str(folder / "scratch"), "hosts": str(place[0].hosts_file),
+                                      "read_only": str(spec.get("read_only", False)).lower()})
 
     def end(self, seconds=10):
         """SIGTERM to the program itself (`unshare` heeds none), then SIGKILL. The exit status."""
-        if self.alive():
-            os.kill(pid_inside(self), signal.SIGTERM)
-            try:
-                self.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        try:
+            harness.signal_inside(self.process, signal.SIGTERM)
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
         return self.process.wait(10)
 
 
@@ -97,23 +93,23 @@ class Compose:
         return ((self.services[name].get("networks") or {}).get("default") or {}).get("aliases", [])
 
     def __enter__(self):
-        self.network.__enter__()
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.network)
             while len(self.running) < len(self.services):
                 ready = [name for name, spec in self.services.items()
                          if name not in self.running and set(spec.get("depends_on", [])) <= set(self.running)]
                 assert ready, "services that depend on one another in a circle"
                 for name in ready:
                     self.running[name] = self.start(name)
-        except BaseException:
-            self.__exit__()
-            raise
+                    stack.callback(self.end, name)
+            self.ends = stack.pop_all()
         return self
 
-    def __exit__(self, *_):
-        for service in self.running.values():
-            service.end()
-        self.network.__exit__()
+    def __exit__(self, *error):
+        return self.ends.__exit__(*error)
+
+    def end(self, name):
+        self.running[name].end()  # the one that runs now, not the one of the beginning
 
     def start(self, name):
         spec, place = self.services[name], (self.network, self.numbers[name])
@@ -150,5 +146,5 @@ class Compose:
         """SIGTERM, then the grace that the file gives. The exit status."""
         service = self.running[name]
         grace = int(self.services[name].get("stop_grace_period", "10s").removesuffix("s"))
-        os.kill(pid_inside(service), signal.SIGTERM)
+        harness.signal_inside(service.process, signal.SIGTERM)
         return service.process.wait(grace)

@@ -2,6 +2,7 @@
 """Processes for the tests with real engines: each on loopback, on free ports, ended with its test, its log kept."""
 
 import concurrent.futures
+import contextlib
 import http.server
 import json
 import os
@@ -14,6 +15,8 @@ import threading
 import time
 
 import httpx
+
+import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -58,6 +61,20 @@ def wait_port(port, seconds=30):
 
 def status(url, **options):
     return httpx.get(url, timeout=5, **options).status_code
+
+
+def pid_inside(process):
+    """What this `subprocess.Popen` of `unshare --fork` has started, as this host numbers it; None once that has ended."""
+    def look():
+        return [None] if process.poll() is not None else processes.children(process.pid)
+    return eventually(look)[0]
+
+
+def signal_inside(process, number):
+    """Signals what `unshare --fork` has started, if it lives."""
+    if pid := pid_inside(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 class Process:

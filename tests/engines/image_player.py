@@ -295,10 +295,9 @@ class Container:
 
     def pid(self):
         """Of process 1 inside, as this host numbers it."""
-        def children():
-            assert self.process.poll() is None, self.log()
-            return pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(harness.eventually(children)[0])
+        pid = harness.pid_inside(self.process)
+        assert pid, self.log()
+        return pid
 
     def ask(self, *command, wrap=True):
         """A command inside, as `docker exec`."""
@@ -310,7 +309,6 @@ class Container:
         return self.ask(*json.loads(words)).returncode == 0
 
     def end(self):
-        if self.process.poll() is None:
-            # The death of `unshare` would not do: with its change of user the child has lost the signal for that.
-            os.kill(self.pid(), signal.SIGKILL)
+        # The death of `unshare` would not do: with its change of user the child has lost the signal for that.
+        harness.signal_inside(self.process, signal.SIGKILL)
         self.process.wait(10)

@@ -2,6 +2,7 @@
 """docker/compose.yaml without Docker, which is not to be had here: its files are there, its names fit the configurations
 they are used in, the server takes its command lines, and all of it runs as a set (compose_player.py)."""
 
+import pathlib
 import re
 import subprocess
 
@@ -93,3 +94,6 @@ def test_the_set_runs(player, engine, toy, tmp_path):  # noqa: F811
         assert [chat(**key).status_code for _ in range(20)] == [200] * 20
         soon(lambda: query("up") == {replicas[0]: 1, replicas[1]: 0})
         assert made.stop(replicas[0]) == 0, logs()
+        made.running["redis"].process.kill()  # one that ends by itself keeps nothing else from ending
+    assert all(service.process.poll() is not None for service in made.running.values())
+    assert not any(pathlib.Path(f"/run/netns/{name}").exists() for name in made.network.hosts)
