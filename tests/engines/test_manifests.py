@@ -112,6 +112,11 @@ def test_a_manifest_is_accepted(cluster, path):
         check(cluster, document)
 
 
+def test_the_runtime_of_a_namespace_is_that_of_a_cluster():
+    (one,), (everywhere,) = (documents(harness.DEPLOY / f"kserve/{name}.yaml") for name in ("servingruntime", "clusterservingruntime"))
+    assert one["spec"] == everywhere["spec"]
+
+
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
 def test_a_rendered_chart_is_accepted(cluster, engine, tmp_path, values):
     kinds = []
