@@ -5,6 +5,7 @@ Two things are played: the LeaderWorkerSet controller, of which the autoscaler s
 metrics to it (a Prometheus adapter), which here reads the server's /metrics itself.
 """
 
+import concurrent.futures
 import http.server
 import json
 import re
@@ -117,6 +118,7 @@ class Scaled:
         cluster.apply(manifest)
         self.path = cluster.path(manifest)
         hpa, = documents(harness.DEPLOY / "k8s/hpa.yaml")
+        self.most_waiting = int(hpa["spec"]["metrics"][0]["external"]["target"]["averageValue"])
         hpa["spec"]["behavior"]["scaleDown"] = {"stabilizationWindowSeconds": 3, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 2}]}
         cluster.apply(hpa)
         self.hpa_path = cluster.path(hpa)
@@ -186,11 +188,11 @@ def test_queue_scales_groups_up_and_down(cluster, inferd, tmp_path):
 
 
 def test_kv_use_scales_groups(cluster, inferd, tmp_path):
-    """1 -> 2 -> 1 on inferd_kv_cache_usage_perc while no request waits: a cache filled beyond four fifths wants a second group."""
+    """1 -> 2 -> 1 on inferd_kv_cache_usage_perc while too few requests wait to ask for it: a cache filled beyond four fifths wants a second group."""
     server = inferd("--kv-cache-bytes", str(8 << 20), served=("llama-70b", "chat"))
     tokens = 32 * httpx.get(server.url + "/load").json()["kv_pages_total"]
     prompt = tokens * 9 // 10
-    asking = threading.Event()
+    waiting, asking = [], threading.Event()
     asking.set()
 
     def client():
@@ -200,16 +202,20 @@ def test_kv_use_scales_groups(cluster, inferd, tmp_path):
                     "model": "chat", "prompt": [7] * prompt, "max_tokens": tokens - prompt - 32, "ignore_eos": True})
                 assert reply.status_code == 200, reply.text
 
-    thread = threading.Thread(target=client)
-    with Scaled(cluster, server, tmp_path) as groups:
+    with Scaled(cluster, server, tmp_path) as groups, concurrent.futures.ThreadPoolExecutor(1) as pool:
         assert groups.replicas() == 1
-        thread.start()
+        asked = pool.submit(client)
+
+        def went_up():
+            waiting.append(server.metric("inferd_num_requests_waiting"))
+            return groups.replicas() == 2
+
         try:
-            eventually(lambda: groups.replicas() == 2, 60, message=groups.status)
-            assert server.metric("inferd_num_requests_waiting") == 0
+            eventually(went_up, 60, message=groups.status)
         finally:
             asking.clear()
-            thread.join(120)
+            asked.result(120)  # raises what the client met
+        assert sum(waiting) / len(waiting) < groups.most_waiting
         eventually(lambda: groups.replicas() == 1, 60, message=groups.status)
 
 
