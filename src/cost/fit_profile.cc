@@ -18,7 +18,7 @@ constexpr double kMaxScale = 1e3;         // of a rate, against the base's
 constexpr double kMaxFixedSeconds = 0.1;  // of a step, or of one of its rows
 constexpr double kMinFixedSeconds = 1e-8;
 constexpr double kMinEfficiency = 0.01;  // of the format
-constexpr double kMiB = 1024.0 * 1024.0;
+constexpr double kBytesPerMiB = 1024.0 * 1024.0;
 
 /// What is looked for, as logarithms, so that a step changes each by a share of itself.
 struct Point {
@@ -191,8 +191,8 @@ std::string ProfileYaml(const DeviceProfile& device) {
     text += "kind: cpu\n";
   }
   text += fmt::format("memory_mib: {:.0f}\nreserved_mib: {:.0f}\nbandwidth_gb_s: {:.4g}\n",
-                      static_cast<double>(device.memory_bytes) / kMiB,
-                      static_cast<double>(device.reserved_bytes) / kMiB,
+                      static_cast<double>(device.memory_bytes) / kBytesPerMiB,
+                      static_cast<double>(device.reserved_bytes) / kBytesPerMiB,
                       device.bandwidth * 1e-9);
   text += fmt::format("tflops_16bit: {:.4g}\n", device.flops_16bit * 1e-12);
   if (device.flops_8bit > 0) {
