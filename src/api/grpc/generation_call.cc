@@ -64,6 +64,7 @@ void GenerationCall::Work(PrepareCall* prepare) {
   }
   Fault fault;
   ServerContext context = shared_->Context(record_.admission());
+  context.session = record_.session();
   context.span = record_.BeginSpan(*context_);
   auto prepared = Guarded(record_.method(), [&] { return (*prepare)(context, &fault); });
   if (!prepared.ok()) {

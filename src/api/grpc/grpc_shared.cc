@@ -66,6 +66,8 @@ CallRecord::CallRecord(GrpcShared* shared,
                        std::string_view method)
     : shared_(shared), method_(method), began_ns_(GrpcShared::NowNs()) {
   request_id_ = Metadata(*context, "x-request-id").substr(0, limits::kRequestIdBytes);
+  const std::string_view session = Metadata(*context, "x-session-id");
+  session_ = session.size() <= limits::kSessionIdBytes ? session : "";
   shared_->metrics.requests_open.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -67,6 +67,8 @@ class CallRecord {
 
   /// The client's `x-request-id`, cut to a bound; empty: it gave none.
   const std::string& request_id() const { return request_id_; }
+  /// `x-session-id`; empty: none, or too long.
+  const std::string& session() const { return session_; }
   const std::string& method() const { return method_; }
   /// Of the call; null: it is not traced. Taken once, by who makes its context.
   std::shared_ptr<OpenSpan> BeginSpan(const grpc::ServerContextBase& context) const;
@@ -82,6 +84,7 @@ class CallRecord {
   GrpcShared* shared_;
   std::string method_;
   std::string request_id_;
+  std::string session_;
   std::shared_ptr<tenant::Admission> admission_;
   std::int64_t began_ns_;
   int code_ = 1;  // CANCELLED until it is set

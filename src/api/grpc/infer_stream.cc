@@ -175,9 +175,11 @@ void InferStream::OnCancel() {
 
 void InferStream::Prepare(Part* part) {
   Fault fault;
+  ServerContext context = shared_->Context(part->admission);
+  context.session = record_.session();
   auto prepared = Guarded(record_.method(), [&] {
     return PrepareInferCall(
-        shared_->Context(part->admission),
+        context,
         part->request(),
         nullptr,
         [this](inference::ModelInferResponse response) { Emit(std::move(response)); },

@@ -21,14 +21,17 @@ class GrpcRetryTest : public GrpcTest {
     request.add_prompt("hi");
     v1::CompletionResponse response;
     context_ = CallContext();
+    context_->AddMetadata("x-session-id", session_);
     return v1::Inference::NewStub(channel_)->Completion(context_.get(), request, &response);
   }
+  std::string Reason() const { return Trailer(*context_, "x-inferd-rejected-reason"); }
   std::int64_t Trailed() const {
     const std::string text = Trailer(*context_, "retry-after-ms");
     return text.empty() ? -1 : std::strtoll(text.c_str(), nullptr, 10);
   }
 
   std::unique_ptr<grpc::ClientContext> context_;
+  std::string session_ = "s1";
 };
 
 /// Of google.rpc.RetryInfo among the details; -1: there is none.
@@ -51,12 +54,22 @@ std::int64_t Detailed(const grpc::Status& status) {
 
 TEST_F(GrpcRetryTest, TheLoadsRefusalSaysWhenToComeBack) {
   StartServer();
-  service_.FailNextSubmit(ResourceExhausted("full"), 2'500);
+  service_.FailNextSubmit(ResourceExhausted("full"), 2'500, "tokens");
   const grpc::Status status = Ask();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_GE(Trailed(), 2'500);
   EXPECT_LE(Trailed(), 2'500 + 625 + 250);
   EXPECT_EQ(Detailed(status), Trailed());
+  EXPECT_EQ(Reason(), "tokens");
+}
+
+TEST_F(GrpcRetryTest, ASessionReachesTheEngine) {
+  StartServer();
+  EXPECT_TRUE(Ask().ok());
+  EXPECT_EQ(service_.last()->session, "s1");
+  session_ = std::string(257, 'x');
+  EXPECT_TRUE(Ask().ok());
+  EXPECT_EQ(service_.last()->session, "");
 }
 
 TEST_F(GrpcRetryTest, NotReadyMeansSoonAndABadRequestNever) {
@@ -66,6 +79,7 @@ TEST_F(GrpcRetryTest, NotReadyMeansSoonAndABadRequestNever) {
   EXPECT_EQ(asleep.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_NE(asleep.error_message().find("asleep"), std::string::npos);
   EXPECT_EQ(Trailed(), 5'000);
+  EXPECT_EQ(Reason(), "asleep");
   EXPECT_EQ(Detailed(asleep), 5'000);
   service_.SetPhase(leader::Phase::kReady);
   service_.FailNextSubmit(InvalidArgument("no"));
@@ -73,6 +87,7 @@ TEST_F(GrpcRetryTest, NotReadyMeansSoonAndABadRequestNever) {
   EXPECT_EQ(bad.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Trailed(), -1);
   EXPECT_EQ(bad.error_details(), "");
+  EXPECT_EQ(Reason(), "");
 }
 
 }  // namespace
