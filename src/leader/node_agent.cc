@@ -89,10 +89,20 @@ Result<std::unique_ptr<rpc::ControlClient>> AttachPatiently(const NodeAgentOptio
   hello.num_cpus = static_cast<std::int32_t>(AllowedCpus().size());
   hello.memory_bytes = AvailableMemoryBytes();
   for (;;) {
-    auto client = rpc::Attach({options.leader, options.secret, kAttemptDeadline}, hello);
-    if (client.ok() || client.error().code() != Code::kUnavailable || clock.NowMs() >= give_up_ms ||
-        stop.load()) {
+    const auto left =
+        std::chrono::milliseconds(std::max<std::int64_t>(give_up_ms - clock.NowMs(), 1));
+    auto client =
+        rpc::Attach({options.leader, options.secret, std::min(kAttemptDeadline, left)}, hello);
+    if (client.ok() || client.error().code() != Code::kUnavailable || stop.load()) {
       return client;
+    }
+    if (clock.NowMs() >= give_up_ms) {
+      return Unavailable(
+          "the leader at {} could not be reached within {} s: no such name, nobody listens there, "
+          "or "
+          "the cluster secrets differ",
+          options.leader,
+          deadline_ms / 1000);
     }
   }
 }

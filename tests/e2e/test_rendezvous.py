@@ -143,6 +143,6 @@ def test_a_name_that_never_resolves_ends_with_status_4(names, group):
     begun = time.monotonic()
     agent = group.start("agent", 1, f"{NAME}:{group.port}", 5)
     assert agent.wait(30) == 4, group.log()
-    assert 4.5 < time.monotonic() - begun < 9
+    assert 4.5 < time.monotonic() - begun < 6.5, "it ends in time"
     assert names.asked["absent"] >= 2, "it was tried again"
-    assert f"{NAME}:{group.port}" in group.log()
+    assert f"the leader at {NAME}:{group.port} could not be reached within 5 s" in group.log()
