@@ -23,6 +23,14 @@ RUN_SECONDS = 240
 CLEAN_SECONDS = 600
 
 
+def text_of(mutant):
+    """The source that the bug goes into, in which its place must be clear."""
+    text = (ROOT / mutant["file"]).read_text()
+    if text.count(mutant["old"]) != mutant.get("count", 1):
+        raise ValueError(f"'{mutant['name']}': the text to replace is {text.count(mutant['old'])} times in {mutant['file']}")
+    return text
+
+
 class Bench:
     """Compiles and links as the build did, but for one source."""
 
@@ -43,9 +51,7 @@ class Bench:
     def make(self, mutant, folder):
         """The mutant's test binary in `folder`."""
         unit = mutant.get("unit", mutant["file"])
-        text = (ROOT / mutant["file"]).read_text()
-        if text.count(mutant["old"]) != mutant.get("count", 1):
-            raise ValueError(f"'{mutant['name']}': the text to replace is {text.count(mutant['old'])} times in {mutant['file']}")
+        text = text_of(mutant)
         changed = folder / mutant["file"]
         changed.parent.mkdir(parents=True, exist_ok=True)
         changed.write_text(text.replace(mutant["old"], mutant["new"]))
@@ -136,10 +142,16 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/dev")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose name or file this regular expression finds")
+    parser.add_argument("--places", action="store_true", help="only see that each bug still has its place in the sources")
     parser.add_argument("--write", type=pathlib.Path, help="the list and its result as a page; of all bugs only")
     arguments = parser.parse_args()
     mutants = tomllib.loads((pathlib.Path(__file__).parent / "mutants.toml").read_text())["mutant"]
     mutants = [m for m in mutants if re.search(arguments.only, m["name"]) or re.search(arguments.only, m["file"])]
+    if arguments.places:
+        for mutant in mutants:
+            text_of(mutant)
+        print(f"{len(mutants)} seeded bugs have their places")
+        return
     bench = Bench(arguments.build.resolve())
     if not_clean := clean_tree(bench, mutants):
         print("\n".join(f"FAIL {line}" for line in not_clean))
