@@ -9,6 +9,7 @@
 #include "spec/memory_ledger.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <utility>
@@ -79,6 +80,11 @@ Result<ProfilePlan> PlanProfile(const std::string& file,
   if (options.parallel.dp * options.parallel.ranks_per_replica() != 1 || options.nnodes != 1) {
     return InvalidArgument(
         "--write-profile describes one device: leave --tp, --pp, --ep, --dp and --nnodes at 1");
+  }
+  const std::size_t slash = file.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash + 1);
+  if (::access(folder.c_str(), W_OK) != 0) {
+    return InvalidArgument("--write-profile {}: {} cannot be written to", file, folder);
   }
   ProfilePlan plan;
   plan.file = file;

@@ -170,3 +170,5 @@ def test_a_profile_of_this_machine_is_taken_and_more_ranks_are_refused(inferd, t
     refused = run(inferd, "bench", str(toy), "--tp", "2", "--write-profile", str(tmp_path / "two.yaml"))
     assert refused.returncode == 1 and "--write-profile" in refused.stderr
     assert not (tmp_path / "two.yaml").exists()
+    nowhere = run(inferd, "bench", str(toy), "--write-profile", str(tmp_path / "none" / "x.yaml"))
+    assert nowhere.returncode == 1 and "cannot be written to" in nowhere.stderr
