@@ -101,3 +101,18 @@ def test_a_worker_that_comes_back_in_time_does_not(start):
     os.kill(worker, signal.SIGKILL)
     assert chat(server, "fox").choices[0].message.content == "The quick brown fox jumps"
     server.stop()
+
+
+def test_a_lost_replica_of_two_is_told_and_the_other_serves(inferd, toy, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(toy, model)
+    server = Server(inferd, model, tmp_path, "--dp", "2", "--threads", "2", "--recovery-deadline-ms", "1500", "--stall-deadline-ms", "1500")
+    try:
+        shutil.rmtree(model)
+        os.kill(server.workers()[0], signal.SIGKILL)
+        assert wait_livez(server, 503, 20)["status"] == "stuck"
+        assert server.process.poll() is None
+        assert server.status("/readyz") == 200
+        assert chat(server, "fox").choices[0].message.content == "The quick brown fox jumps"
+    finally:
+        server.kill()
