@@ -69,8 +69,8 @@ class KserveService final : public Base {
         shared_,
         context,
         "ServerLive",
-        [&](const ServerContext&, Fault*) -> Result<> {
-          response->set_live(true);
+        [&](const ServerContext& with, Fault*) -> Result<> {
+          response->set_live(!with.service.stall());
           return {};
         },
         Access::kOpen);

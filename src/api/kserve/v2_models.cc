@@ -55,10 +55,10 @@ Result<Outcome> V2Server(const ServerContext& /*context*/,
   return Outcome(std::move(response));
 }
 
-Result<Outcome> V2Live(const ServerContext& /*context*/,
+Result<Outcome> V2Live(const ServerContext& context,
                        const HttpRequest& /*request*/,
                        Fault* /*fault*/) {
-  return Flag("live", true);
+  return Flag("live", !context.service.stall());
 }
 
 Result<Outcome> V2Ready(const ServerContext& context,

@@ -62,7 +62,7 @@ constexpr OperationDoc kDocs[] = {
     {"POST", "/tokenize", "vllm", "Token ids of a text or a chat", "TokenizeRequest", "Tokens"},
     {"POST", "/detokenize", "vllm", "Text of token ids", "DetokenizeRequest", "Detokenized"},
     {"GET", "/v2", "kserve", "Name and extensions of the server", "", ""},
-    {"GET", "/v2/health/live", "kserve", "Whether the process serves HTTP", "", ""},
+    {"GET", "/v2/health/live", "kserve", "Whether no engine stands still", "", ""},
     {"GET", "/v2/health/ready", "kserve", "Whether a request sent now would be taken", "", ""},
     {"GET", "/v2/models/{model}", "kserve", "Inputs and outputs of a model; behind its name may stand /versions/1 and /ready", "", ""},
     {"POST", "/v2/models/{model}", "kserve", "Behind the name stands /infer, /generate or /generate_stream", "V2Request", "", Kind::kJsonOrEvents},

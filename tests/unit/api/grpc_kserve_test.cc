@@ -205,6 +205,10 @@ TEST_F(GrpcKserveTest, ServerAndModelsTellOfThemselves) {
   pb::ServerLiveResponse live;
   ASSERT_TRUE(stub_->ServerLive(CallContext().get(), {}, &live).ok());
   EXPECT_TRUE(live.live());
+  service_.SetStallMs(400'000);
+  ASSERT_TRUE(stub_->ServerLive(CallContext().get(), {}, &live).ok());
+  EXPECT_FALSE(live.live());
+  service_.SetStallMs(0);
   pb::ServerReadyResponse ready;
   service_.SetPhase(leader::Phase::kLoading);
   ASSERT_TRUE(stub_->ServerReady(CallContext().get(), {}, &ready).ok());

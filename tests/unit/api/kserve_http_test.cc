@@ -156,6 +156,8 @@ TEST_F(KserveHttpTest, ServerAndModelsTellOfThemselves) {
   EXPECT_EQ(Get(port_, "/v2/health/live").status, 200);
   EXPECT_EQ(Get(port_, "/v2/health/ready").status, 503);
   EXPECT_EQ(Get(port_, "/v2/models/test-model/ready").status, 503);
+  service_.SetStallMs(400'000);
+  EXPECT_EQ(Get(port_, "/v2/health/live").status, 503);
 }
 
 }  // namespace
