@@ -63,7 +63,7 @@ struct GrpcServer::Impl {
 
   Result<> Listen();
   void WatchHealth();
-  void SetHealth(bool serving);
+  void SetHealth(bool serving, bool alive);
 
   RunningRequests own_running;  // where no other front end has one
   GrpcShared shared;
@@ -114,7 +114,7 @@ Result<> GrpcServer::Impl::Listen() {
         shown,
         options.port);
   }
-  SetHealth(false);
+  SetHealth(false, true);
   health = std::thread([this] {
     try {
       WatchHealth();
@@ -125,23 +125,29 @@ Result<> GrpcServer::Impl::Listen() {
   return {};
 }
 
-void GrpcServer::Impl::SetHealth(bool serving) {
+void GrpcServer::Impl::SetHealth(bool serving, bool alive) {
   grpc::HealthCheckServiceInterface* const check = server->GetHealthCheckService();
-  check->SetServingStatus(serving);  // of all that are known
+  check->SetServingStatus("", serving);  // by name: a liveness must not blink
   for (const char* const name : kServiceNames) {
     check->SetServingStatus(name, serving);
   }
+  // As the probes of gateways name them.
+  check->SetServingStatus("readiness", serving);
+  check->SetServingStatus("liveness", alive);
 }
 
-/// Follows the leader's phase; Watch streams get a message when it changes.
+/// Follows the leader's phase and its progress; Watch streams get a message when it changes.
 void GrpcServer::Impl::WatchHealth() {
   bool serving = false;
+  bool alive = true;
   std::unique_lock lock(mutex);
   while (!stop) {
     const bool ready = shared.ready();
-    if (ready != serving) {
+    const bool moves = !shared.service.stall();
+    if (ready != serving || moves != alive) {
       serving = ready;
-      SetHealth(serving);
+      alive = moves;
+      SetHealth(serving, alive);
     }
     changed.wait_for(lock, kHealthPeriod);
   }

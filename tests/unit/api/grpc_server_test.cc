@@ -216,6 +216,20 @@ TEST_F(GrpcServerTest, ASlowReaderIsCutAndBlocksNobody) {
   Canary();
 }
 
+TEST_F(GrpcServerTest, HealthTellsLivenessFromReadiness) {
+  service_.SetPhase(leader::Phase::kLoading);
+  StartServer();
+  EXPECT_EQ(Health("readiness"), 2);
+  EXPECT_EQ(Health("liveness"), 1);
+  service_.SetPhase(leader::Phase::kReady);
+  EXPECT_TRUE(WaitHealth("readiness", 1));
+  service_.SetStallMs(400'000);
+  EXPECT_TRUE(WaitHealth("liveness", 2));
+  EXPECT_EQ(Health("readiness"), 1);
+  service_.SetStallMs(0);
+  EXPECT_TRUE(WaitHealth("liveness", 1));
+}
+
 TEST_F(GrpcServerTest, HealthFollowsReadinessPerService) {
   service_.SetPhase(leader::Phase::kLoading);
   StartServer();
