@@ -155,6 +155,7 @@ TEST_P(GoldenTest, LogitsMatchWithInt8Kv) {
   const std::vector<float> logits = Logits(ids, spec::KvDtype::kInt8);
   EXPECT_LE(Worst(logits, expected), 4e-2F * Largest(expected)) << Largest(expected);
   EXPECT_LE(Drift(logits, expected, ids.size()), 2e-3);
+  EXPECT_NE(logits, Logits(ids, spec::KvDtype::kF16)) << "nothing was rounded";
 }
 
 // FP8 keeps 3 bits of mantissa, by which a close call between two experts falls the other way: the
