@@ -358,7 +358,7 @@ std::optional<std::int64_t> ParseShortInt(std::string_view text) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   const bool has_point = dot != std::string_view::npos;
   if (error != std::errc() || end != digits.data() + digits.size() ||
-      (has_point && (is_binary || fraction.empty()))) {
+      (has_point && (is_binary || fraction.empty())) || fraction.size() > kMaxDecimals) {
     return std::nullopt;
   }
   // The decimals are whole thousandths, or cut off, as vLLM cuts them.
@@ -371,7 +371,7 @@ std::optional<std::int64_t> ParseShortInt(std::string_view text) {
     divisor *= 10;
   }
   std::int64_t product = 0;
-  if (fraction.size() > kMaxDecimals || __builtin_mul_overflow(value, scale, &product)) {
+  if (__builtin_mul_overflow(value, scale, &product)) {
     return std::nullopt;
   }
   return product / divisor;

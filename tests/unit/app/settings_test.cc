@@ -137,6 +137,7 @@ TEST(Settings, IntegersMayBeWrittenShort) {
                                 "auto",
                                 "1e3",
                                 "1.2.3k",
+                                "0.0000000000000000000000001k",  // UBSan: 10^25
                                 "0x1k"}) {
     EXPECT_EQ(parsed(bad), -1) << bad;
   }
