@@ -100,6 +100,17 @@ Result<spec::CommBackend> CommBackendOf(const std::string& name, const spec::Dev
   return spec::CommBackend::kNccl;
 }
 
+/// A step or a recovery within its own deadline is not taken for a standstill; the second is for
+/// an idle engine, which looks at the time twice in it.
+std::int64_t StallDeadlineMs(const SchedulerConfig& scheduler) {
+  if (scheduler.stall_deadline_ms == 0) {
+    return 0;
+  }
+  return std::max({scheduler.stall_deadline_ms,
+                   scheduler.step_deadline_ms + 1000,
+                   scheduler.recovery_deadline_ms + 1000});
+}
+
 }  // namespace
 
 Result<std::string> ClusterSecret(const ClusterConfig& cluster) {
@@ -167,7 +178,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
                 ParseKvEventsConfig(config.observability.kv_events_config, options.parallel.dp));
   options.step_deadline_ms = config.scheduler.step_deadline_ms;
   options.recovery_deadline_ms = config.scheduler.recovery_deadline_ms;
-  options.stall_deadline_ms = config.scheduler.stall_deadline_ms;
+  options.stall_deadline_ms = StallDeadlineMs(config.scheduler);
   options.default_queue_deadline_ms = config.scheduler.queue_deadline_ms;
   options.runtime_dir = config.cluster.runtime_dir;
   options.nnodes = Int32(config.cluster.nnodes);

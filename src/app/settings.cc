@@ -266,16 +266,16 @@ void AddScheduler(SchedulerConfig* s, std::vector<Setting>* out) {
            3'600'000},
           {"scheduler.recovery_deadline_ms",
            {"--recovery-deadline-ms"},
-           "Lost workers that are not replaced in so long fail what waits for them; when no "
-           "replica "
-           "is left, the server ends with status 3",
+           "Lost workers that are not back in so long, nor load further, fail what waits for them; "
+           "when no replica is left, the server ends with status 3",
            &s->recovery_deadline_ms,
            100,
            kInt32},
           {"scheduler.stall_deadline_ms",
            {"--stall-deadline-ms"},
            "Without a finished step for so long while requests are there, /livez says 503, for the "
-           "server to be restarted; 0: it never does",
+           "server to be restarted; at least a second more than --step-deadline-ms and "
+           "--recovery-deadline-ms; 0: it never does",
            &s->stall_deadline_ms,
            0,
            kInt32},

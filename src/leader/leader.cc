@@ -399,9 +399,9 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     }
     int choice = router_->Route(keys, cost, session).replica;
     if (choice < 0) {
-      // All recover: queue at the first.
+      // All recover: queue at the first that may come back.
       for (std::size_t i = 0; i < replicas_.size() && choice < 0; ++i) {
-        if (replicas_[i]->phase() == Phase::kRecovering) {
+        if (replicas_[i]->phase() == Phase::kRecovering && !replicas_[i]->lost_for_good()) {
           available_[i] = 1;
           router_->SetAvailable(static_cast<std::int32_t>(i), true);
           choice = router_->Route(keys, cost, session).replica;

@@ -54,6 +54,13 @@ void RankSet::SetState(Rank* rank, RankState state, std::int64_t deadline_ms) {
   rank->deadline_ns = deadline_ms < 0 ? kNever : clock_.NowNs() + deadline_ms * base::kNsPerMs;
 }
 
+void RankSet::Advance(Rank* rank, std::int64_t bytes) {
+  if (bytes > rank->bytes_most) {
+    rank->bytes_most = bytes;
+    advanced_ns_ = clock_.NowNs();
+  }
+}
+
 void RankSet::OnHello(const std::shared_ptr<rpc::Peer>& peer) {
   Rank* rank = Find(peer->hello().worker_id);
   if (rank == nullptr || rank->state != RankState::kSpawned) {
@@ -70,6 +77,7 @@ void RankSet::OnLoadProgress(std::uint64_t worker_id, const rpc::LoadProgress& p
   if (Rank* rank = Find(worker_id); rank != nullptr && rank->state == RankState::kLoading) {
     rank->bytes_done = progress.bytes_done;
     rank->bytes_total = progress.bytes_total;
+    Advance(rank, progress.bytes_done);
     SetState(rank, RankState::kLoading, options_.load_stall_deadline_ms);
   }
 }
@@ -77,6 +85,7 @@ void RankSet::OnLoadProgress(std::uint64_t worker_id, const rpc::LoadProgress& p
 void RankSet::OnLoaded(std::uint64_t worker_id, const rpc::Loaded& loaded) {
   if (Rank* rank = Find(worker_id); rank != nullptr && rank->state == RankState::kLoading) {
     rank->bytes_done = rank->bytes_total;
+    Advance(rank, kNever);
     SetState(rank, RankState::kIdle, -1);
     log::Info("leader",
               "replica {} rank {} loaded: {} ({:.1f} MiB of weights)",
@@ -98,6 +107,7 @@ void RankSet::OnJoined(std::uint64_t worker_id, const rpc::Joined& joined) {
   if (running_) {
     for (Rank& each : ranks_) {
       each.failures = 0;
+      each.bytes_most = 0;
     }
   }
 }
@@ -210,6 +220,7 @@ void RankSet::Sleep(std::uint64_t generation, bool end_processes) {
 void RankSet::Wake() {
   asleep_ = false;
   for (Rank& rank : ranks_) {
+    rank.bytes_most = 0;
     if (rank.state == RankState::kDead) {
       SetState(&rank, RankState::kDead, 0);
     }

@@ -105,6 +105,9 @@ class RankSet {
 
   std::int64_t bytes_done() const;
   std::int64_t bytes_total() const;
+  /// When a rank loaded further than ever since all ran; 0: none has yet. A worker that dies again
+  /// and again at the same place does not move it.
+  std::int64_t advanced_ns() const { return advanced_ns_; }
   std::uint64_t restarts() const { return restarts_; }
 
  private:
@@ -114,12 +117,14 @@ class RankSet {
     std::shared_ptr<rpc::Peer> peer;
     std::int64_t deadline_ns = 0;  // of the present state; kDead: when to respawn
     std::int64_t bytes_done = 0, bytes_total = 0;
-    int failures = 0;     // deaths since it last ran
-    bool killed = false;  // and its exit is waited for
+    std::int64_t bytes_most = 0;  // of any worker since it last ran
+    int failures = 0;             // deaths since it last ran
+    bool killed = false;          // and its exit is waited for
   };
 
   Rank* Find(std::uint64_t worker_id);
   const Rank* Find(std::uint64_t worker_id) const;
+  void Advance(Rank* rank, std::int64_t bytes);
   void SetState(Rank* rank, RankState state, std::int64_t deadline_ms);
   void Lose(std::size_t index, std::string_view why);
   void End(Rank* rank, std::int64_t respawn_pause_ms);
@@ -131,6 +136,7 @@ class RankSet {
   const base::Clock& clock_;
   std::vector<spec::ShardPlan> shards_;
   std::vector<Rank> ranks_;
+  std::int64_t advanced_ns_ = 0;
   std::uint64_t generation_ = 0;
   bool running_ = false;
   bool generation_broken_ = false;

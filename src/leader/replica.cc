@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -26,7 +28,7 @@ Replica::Replica(ReplicaOptions options,
                  RequestEnded on_ended,
                  std::unique_ptr<KvEventPublisher> kv_events)
     : options_(std::move(options)),
-      clock_(base::SteadyClock::Get()),
+      clock_(options_.clock == nullptr ? base::SteadyClock::Get() : *options_.clock),
       kv_publisher_(std::move(kv_events)),
       kv_recorder_([this](KvEventBatch batch) { return kv_publisher_->Publish(std::move(batch)); }),
       scheduler_(options_.scheduler, clock_, *hasher),
@@ -130,6 +132,7 @@ void Replica::CheckStuckSend() {
 // ---- engine thread
 
 void Replica::Loop() {
+  ::pthread_setname_np(::pthread_self(), fmt::format("engine-{}", options_.ranks.replica).c_str());
   phase_.store(Phase::kLoading);
   scheduler_.Reset(generation_);  // Plans carry the generation of the ranks from the first one on.
   ranks_.BeginGeneration(generation_);
@@ -318,31 +321,39 @@ void Replica::CheckRanks() {
     was_ready_ = true;
     waking_ = false;
     gave_up_waiting_ = false;
+    lost_for_good_.store(false);
     last_result_ns_ = clock_.NowNs();
     phase_.store(Phase::kReady);
   }
 }
 
+/// A load that goes on is waited for, however long it takes.
 void Replica::CheckRecoveryDeadline() {
-  const std::int64_t waited_ms = (clock_.NowNs() - fault_began_ns_) / base::kNsPerMs;
+  const std::int64_t since_ns = std::max(fault_began_ns_, ranks_.advanced_ns());
+  const std::int64_t waited_ms = (clock_.NowNs() - since_ns) / base::kNsPerMs;
   const std::int64_t most_ms = waking_ ? kWakeMost.count() : options_.recovery_deadline_ms;
   if (!gave_up_waiting_ && waited_ms > most_ms) {
     gave_up_waiting_ = true;
-    log::Failure(
-        "leader", "replica {} has not come back after {} ms", options_.ranks.replica, waited_ms);
+    lost_for_good_.store(!waking_);
+    log::Failure("leader",
+                 "replica {} has not come back after {} ms, the last {} ms without progress",
+                 options_.ranks.replica,
+                 (clock_.NowNs() - fault_began_ns_) / base::kNsPerMs,
+                 waited_ms);
   }
   if (gave_up_waiting_ && !table_.empty()) {
     FailAll(Unavailable("the model's workers could not be replaced within {} ms", most_ms));
   }
 }
 
-/// Waiting requests are no progress; a load, a sleep or nothing to do is no lack of it. Ranks that
-/// could not be replaced are missed even by nobody.
+/// Waiting requests are no progress; a load, a sleep or nothing to do is no lack of it. A fault is
+/// progress: the recovery has a deadline of its own.
 void Replica::NoteProgress() {
-  const bool idle = admitted_.load() == 0 && !gave_up_waiting_;
-  if (idle || !was_ready_ || asleep_ || waking_ || noted_result_ns_ != last_result_ns_) {
-    noted_result_ns_ = last_result_ns_;
+  if (admitted_.load() == 0 || !was_ready_ || asleep_ || waking_) {
     progress_ns_.store(clock_.NowNs());
+  } else {
+    progress_ns_.store(
+        std::max({progress_ns_.load(), last_result_ns_, fault_began_ns_, ranks_.advanced_ns()}));
   }
 }
 

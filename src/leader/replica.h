@@ -32,8 +32,8 @@
 
 namespace inferd::leader {
 
-/// How long waking may take (weights are read again): for who waits for it, and for requests that
-/// were kept.
+/// How long who waits for waking waits (weights are read again), and how long requests that were
+/// kept wait while no load goes on.
 inline constexpr std::chrono::milliseconds kWakeMost{600'000};
 
 struct ReplicaOptions {
@@ -48,8 +48,8 @@ struct ReplicaOptions {
   /// After this many faults in a row without a finished step, what is running is failed instead of
   /// replayed once more.
   int max_replays = 3;
-  /// When the ranks have not come back after this long, waiting requests are failed rather than
-  /// held for ever. Waking has kWakeMost instead.
+  /// When lost ranks have not come back, nor loaded further, for so long, waiting requests are
+  /// failed rather than held for ever. Waking has kWakeMost instead.
   std::int64_t recovery_deadline_ms = 300'000;
   /// A first load that fails this often fails the server.
   int max_load_failures = 1;
@@ -57,6 +57,7 @@ struct ReplicaOptions {
   std::int64_t max_predicted_wait_ms = 0;  // 0: no limit
   /// Without a finished step for so long while there is work, stalled_ms() says so; 0: never.
   std::int64_t stall_deadline_ms = 0;
+  const base::Clock* clock = nullptr;  // outlives the replica; null: the steady one
 };
 
 /// All public functions are thread-safe; the rest runs on the engine thread.
@@ -98,11 +99,12 @@ class Replica {
 
   Phase phase() const { return phase_.load(); }
   /// How long it has stood still, when that is for longer than the deadline; else 0. Reads atomics
-  /// only. Standing still: there is work and no step ends, lost ranks could not be replaced, or the
-  /// engine thread does not turn.
+  /// only. Standing still: there is work and no step ends, nor a load goes on, or the engine thread
+  /// does not turn.
   std::int64_t stalled_ms() const;
-  /// Lost workers were not replaced by the recovery deadline. They still may be, later.
-  bool lost_for_good() const { return gave_up_waiting_.load(); }
+  /// Lost workers were not replaced by the recovery deadline. They still may be, later. Workers
+  /// that do not wake up are not lost: they can be put to sleep again.
+  bool lost_for_good() const { return lost_for_good_.load(); }
   /// Why phase() is kFailed.
   Error failure() const;
   ReplicaStats stats() const;
@@ -200,9 +202,9 @@ class Replica {
   engine::Backlog backlog_;  // guarded by backlog_mutex_
   std::atomic<std::int64_t> bytes_done_{0}, bytes_total_{0};
   mutable std::mutex stats_mutex_;
-  ReplicaStats stats_;                            // guarded by stats_mutex_
-  std::optional<Error> failure_;                  // guarded by stats_mutex_
-  std::atomic<bool> gave_up_waiting_{false};      // in this recovery
+  ReplicaStats stats_;            // guarded by stats_mutex_
+  std::optional<Error> failure_;  // guarded by stats_mutex_
+  std::atomic<bool> lost_for_good_{false};
   std::atomic<std::int64_t> send_started_ns_{0};  // 0: no Send is going on
   std::atomic<std::int64_t> progress_ns_{0};  // when there was a step, or nothing to do; 0: not yet
   std::mutex peers_mutex_;
@@ -219,14 +221,14 @@ class Replica {
   std::uint64_t generation_ = 1;
   std::deque<SentStep> sent_;
   std::int64_t last_result_ns_ = 0;
-  std::int64_t noted_result_ns_ = 0;  // last_result_ns_ when progress was noted
   std::int64_t fault_began_ns_ = 0;
   int faults_in_a_row_ = 0;
   int load_failures_ = 0;
   bool was_ready_ = false;
-  bool asleep_ = false;         // between SleepEvent and WakeEvent
-  bool keep_requests_ = false;  // while asleep
-  bool waking_ = false;         // from WakeEvent until the ranks run
+  bool gave_up_waiting_ = false;  // in this recovery
+  bool asleep_ = false;           // between SleepEvent and WakeEvent
+  bool keep_requests_ = false;    // while asleep
+  bool waking_ = false;           // from WakeEvent until the ranks run
   std::uint64_t sleep_number_ = 0;
   std::vector<engine::TokenEvent> token_events_;
   std::vector<engine::MaskRequest> mask_requests_;
