@@ -131,19 +131,20 @@ void RankSet::OnLost(std::uint64_t worker_id, std::string_view why, bool exited)
     }  // Else its stream went first.
   } else if (asleep_ && !exited) {
     ++restarts_;
-    KillAndWait(&ranks_[index]);
+    KillAndWait(&ranks_[index], why);
   } else {
     Lose(index, why);
   }
 }
 
 /// Asleep, a worker is gone when its process is: until then its memory is taken.
-void RankSet::KillAndWait(Rank* rank) {
+void RankSet::KillAndWait(Rank* rank, std::string_view why) {
   log::Warning("leader",
-               "replica {} rank {} (worker {}) did not end by itself",
+               "replica {} rank {} (worker {}) is killed: {}",
                options_.replica,
                rank - ranks_.data(),
-               rank->worker_id);
+               rank->worker_id,
+               why);
   rank->killed = true;
   host_->KillWorker(rank->worker_id,
                     options_.nodes[static_cast<std::size_t>(rank - ranks_.data())]);
@@ -256,7 +257,7 @@ bool RankSet::Tick() {
       case RankState::kAborting:
         if (asleep_) {
           ++restarts_;
-          KillAndWait(&rank);
+          KillAndWait(&rank, "it did not leave its step in time");
         } else {
           Lose(i, "it did not leave its step in time");
         }
@@ -268,7 +269,7 @@ bool RankSet::Tick() {
         if (rank.killed) {
           End(&rank, 0);
         } else {
-          KillAndWait(&rank);
+          KillAndWait(&rank, "it did not end by itself");
         }
         break;
       case RankState::kIdle:

@@ -128,7 +128,7 @@ class RankSet {
   void SetState(Rank* rank, RankState state, std::int64_t deadline_ms);
   void Lose(std::size_t index, std::string_view why);
   void End(Rank* rank, std::int64_t respawn_pause_ms);
-  void KillAndWait(Rank* rank);
+  void KillAndWait(Rank* rank, std::string_view why);
   void JoinAll();
 
   const RankSetOptions options_;
