@@ -10,6 +10,7 @@
 #include "leader/place_ranks.h"
 #include "leader/replica.h"
 #include "leader/runtime_dir.h"
+#include "leader/serving.h"
 #include "leader/sizing.h"
 #include "leader/sleeper.h"
 #include "plan/placement.h"
@@ -86,7 +87,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   // ---- InferenceService
 
   Result<> Submit(GenerateRequest request, Refusal* refusal) override {
-    INFERD_TRY(CheckServing(refusal));
+    INFERD_TRY(CheckServing(phase(), refusal));
     INFERD_TRY(CheckLength(request));
     if (request.queue_deadline_ms == 0) {
       request.queue_deadline_ms = options_.default_queue_deadline_ms;
@@ -97,7 +98,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
                               std::int64_t{request.n} * request.max_tokens;
     const int index = Route(keys, cost, engine::SessionKey(request.tenant, request.session));
     if (index < 0) {
-      return Unavailable("no replica is ready");
+      return CheckServing(Phase::kLoading, refusal);  // of phases of their own, none for long
     }
     Result<> submitted = replicas_[static_cast<std::size_t>(index)]->Submit(
         std::move(request), std::move(keys), cost, refusal);
@@ -299,26 +300,6 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
   }
 
  private:
-  Result<> CheckServing(Refusal* refusal) const {
-    const auto refuse = [refusal](std::string_view reason, Error error) {
-      if (refusal != nullptr) {
-        refusal->reason = reason;
-      }
-      return error;
-    };
-    const Phase now = phase();
-    if (now == Phase::kDraining || now == Phase::kStopped) {
-      return refuse("draining", Unavailable("the server is shutting down"));
-    }
-    if (now == Phase::kAsleep) {
-      return refuse("asleep", Unavailable("the server is asleep; POST /wake_up wakes it"));
-    }
-    if (now != Phase::kReady && now != Phase::kRecovering) {
-      return refuse("loading", Unavailable("the model is not ready; ask /readyz and try again"));
-    }
-    return {};
-  }
-
   Result<> MaySleep() const {
     if (!options_.enable_sleep_mode) {
       return NotFound("sleeping is not enabled; start the server with --enable-sleep-mode");

@@ -2,6 +2,7 @@
 // Who is let in: the bounds on what waits, and when those who are refused may come back.
 #include "base/error.h"
 #include "leader/replica.h"
+#include "leader/serving.h"
 
 #include <algorithm>
 #include <optional>
@@ -22,13 +23,7 @@ Result<> Replica::Submit(GenerateRequest request,
                          std::vector<engine::Hash128> keys,
                          std::int64_t cost_tokens,
                          Refusal* refusal) {
-  const Phase now = phase_.load();
-  if (now != Phase::kReady && now != Phase::kRecovering) {
-    if (refusal != nullptr) {
-      refusal->reason = "loading";
-    }
-    return Unavailable("the model is not ready; ask /readyz and try again");
-  }
+  INFERD_TRY(CheckServing(phase_.load(), refusal));
   const std::int64_t limit = options_.scheduler.max_waiting;
   if (request.n > limit) {
     return InvalidArgument(

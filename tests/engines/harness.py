@@ -244,12 +244,18 @@ class Load:
         return self
 
 
+# What a client could send to be somebody else's or more than it is (docs/security.md).
+FORGED = {"X-Tenant": "other", "X-Inferd-Tenant": "other", "X-Inferd-Weight": "1000",
+          "X-Gateway-Inference-Fairness-Id": "other", "X-Gateway-Inference-Objective": "urgent"}
+
+
 class FakeReplica:
     """Ready, and answers every request with one status; counts what it was asked."""
 
     def __init__(self, answer):
         outer = self
         self.seen = []
+        self.headers = None  # of the last POST
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -269,6 +275,7 @@ class FakeReplica:
             def do_POST(self):
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 outer.seen.append((self.path, time.monotonic()))
+                outer.headers = self.headers
                 self._answer(answer)
 
             def log_message(self, *arguments):

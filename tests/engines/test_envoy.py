@@ -278,3 +278,11 @@ def test_what_is_tried_again(envoy):
         assert sum(seen) >= attempts and (attempts > 1) == (sum(seen) > 1), (answer, path, seen)
         if attempts > 1:
             assert min(seen) >= 1, seen  # on another one, not the same again
+
+
+def test_a_client_cannot_say_who_it_is(envoy):
+    """Of the headers that name a tenant only the one goes on that the key gave."""
+    replica = harness.FakeReplica(200)
+    gateway = envoy([replica.port], [replica.port])
+    assert chat(gateway, {**ONE, **harness.FORGED}).status_code == 200
+    assert {name: replica.headers.get_all(name) for name in harness.FORGED if name in replica.headers} == {"X-Tenant": ["team-one"]}

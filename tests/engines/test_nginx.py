@@ -147,3 +147,11 @@ def test_what_is_tried_again(nginx, answer, path, attempts):
     assert reply.json()["error"]["message"] == "fake"
     assert [len(r.seen) for r in replicas].count(1) == attempts
     assert sum(len(r.seen) for r in replicas) == attempts
+
+
+def test_a_client_cannot_say_who_it_is(nginx):
+    """Of the headers that name a tenant only the one goes on that the key gave."""
+    replica = harness.FakeReplica(200)
+    url = nginx([replica.port], replica.port)
+    assert chat(url, {**ONE, **harness.FORGED, "x-inferd-model-version": "v1"}).status_code == 200
+    assert {name: replica.headers.get_all(name) for name in harness.FORGED if name in replica.headers} == {"X-Tenant": ["team-one"]}

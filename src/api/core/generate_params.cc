@@ -148,8 +148,16 @@ Result<> CheckModel(const ServerContext& context, const Fields& fields) {
                     name->substr(0, 100),
                     context.model.name());
   }
-  return MayUseModel(
-      context, name && !name->empty() ? *name : context.model.name(), fields.fault());
+  if (name && !name->empty()) {
+    return MayUseModel(context, *name, fields.fault());
+  }
+  // Left out, it is meant by whichever name the key may use.
+  for (const std::string& each : context.model.names->All()) {
+    if (Fault ignored; MayUseModel(context, each, &ignored).ok()) {
+      return {};
+    }
+  }
+  return MayUseModel(context, context.model.name(), fields.fault());
 }
 
 Result<> MayUseModel(const ServerContext& context, std::string_view asked, Fault* fault) {

@@ -2,27 +2,23 @@
 #include "api/core/serving_state.h"
 
 #include "base/error.h"
+#include "leader/serving.h"
 
 namespace inferd::api {
 
 std::optional<Error> NotServing(leader::Phase phase, bool draining, Fault* fault) {
-  if (draining || phase == leader::Phase::kDraining || phase == leader::Phase::kStopped) {
-    fault->reason = "draining";
-    return Unavailable("The server is shutting down; send the request to another one");
+  leader::Refusal refusal;
+  const auto serving = leader::CheckServing(draining ? leader::Phase::kDraining : phase, &refusal);
+  if (serving.ok()) {
+    return std::nullopt;
   }
-  if (phase == leader::Phase::kStarting || phase == leader::Phase::kLoading) {
-    fault->reason = "loading";
-    return Unavailable("The model is loading; try again soon");
-  }
-  if (phase == leader::Phase::kAsleep) {
-    fault->reason = "asleep";
-    return Unavailable("The server is asleep; POST /wake_up wakes it");
-  }
-  if (phase == leader::Phase::kFailed) {
-    fault->reason = "failed";
-    return Unavailable("The model is not available");
-  }
-  return std::nullopt;
+  fault->reason = refusal.reason;
+  return serving.error();
+}
+
+Error TooManyUnread(Fault* fault) {
+  fault->reason = "queue_full";
+  return ResourceExhausted("Too many requests wait to be read; try again soon");
 }
 
 }  // namespace inferd::api

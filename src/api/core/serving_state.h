@@ -14,4 +14,8 @@ namespace inferd::api {
 /// reason in the fault.
 std::optional<Error> NotServing(leader::Phase phase, bool draining, Fault* fault);
 
+/// The refusal of a request for which the request threads have no room (429, RESOURCE_EXHAUSTED).
+/// Leaves the reason in the fault.
+Error TooManyUnread(Fault* fault);
+
 }  // namespace inferd::api

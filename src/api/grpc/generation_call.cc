@@ -38,8 +38,8 @@ void GenerationCall::Begin(PrepareCall prepare) {
   }
   auto job = [self = self_, prepare = std::move(prepare)]() mutable { self->Work(&prepare); };
   if (!shared_->pool->TryRun(RequestPool::Lane::kHeavy, std::move(job))) {
-    EndWith(ResourceExhausted("Too many requests wait to be read; try again soon"),
-            {.reason = "queue_full"});
+    const Error error = TooManyUnread(&fault);
+    EndWith(error, fault);
   }
 }
 

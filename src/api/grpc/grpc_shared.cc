@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/grpc/grpc_shared.h"
 
+#include "api/core/asker.h"
 #include "api/core/limits.h"
 #include "base/clock.h"
 #include "base/log.h"
+
+#include <array>
+#include <optional>
 
 namespace inferd::api {
 
@@ -18,14 +22,20 @@ std::string_view Metadata(const grpc::ServerContextBase& context, const char* na
                               : std::string_view(it->second.data(), it->second.size());
 }
 
-/// As HTTP's ReadFields.
-std::string_view TenantOf(const grpc::ServerContextBase& context) {
-  for (const char* const name : {"x-inferd-tenant", "x-tenant"}) {
-    if (const std::string_view tenant = Metadata(context, name); !tenant.empty()) {
-      return tenant;
+/// As of HTTP's headers. kInvalidArgument when it is not clear who asks.
+Result<std::string_view> TenantIn(const grpc::ServerContextBase& context) {
+  for (const char* const name : kAskerHeaders) {
+    if (context.client_metadata().count(name) > 1) {
+      return RepeatedHeader(name);
     }
   }
-  return Metadata(context, "x-gateway-inference-fairness-id");
+  std::array<std::optional<std::string_view>, kTenantHeaders.size()> tenants;
+  for (std::size_t i = 0; i < tenants.size(); ++i) {
+    if (context.client_metadata().count(kTenantHeaders[i]) != 0) {
+      tenants[i] = Metadata(context, kTenantHeaders[i]);
+    }
+  }
+  return AgreedTenant(tenants);
 }
 
 }  // namespace
@@ -37,6 +47,7 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
   if (gate == nullptr) {
     return std::shared_ptr<tenant::Admission>();
   }
+  INFERD_ASSIGN(const std::string_view tenant, TenantIn(context));
   std::string_view key = Metadata(context, "authorization");
   constexpr std::string_view kBearer = "Bearer ";
   key = key.starts_with(kBearer) ? key.substr(kBearer.size()) : Metadata(context, "x-api-key");
@@ -46,17 +57,12 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
                                .scope = scope,
                                .operation = operation,
                                .request_id = Metadata(context, "x-request-id"),
-                               .tenant = TenantOf(context),
-                               .weight = Metadata(context, "x-inferd-weight"),
-                               .objective = Metadata(context, "x-gateway-inference-objective")},
+                               .tenant = tenant,
+                               .weight = Metadata(context, kWeightHeader),
+                               .objective = Metadata(context, kObjectiveHeader)},
                               &refusal);
   if (!admitted.ok()) {
-    const Code code = admitted.error().code();
-    fault->retry_after_ms = refusal.retry_after_ms;
-    fault->reason = code == Code::kResourceExhausted ? "quota" : "";
-    fault->code = code == Code::kResourceExhausted ? "rate_limit_exceeded"
-                  : code == Code::kInvalidArgument ? "invalid_tenant"
-                                                   : "invalid_api_key";
+    *fault = FaultOfGate(admitted.error(), refusal);
   }
   return admitted;
 }

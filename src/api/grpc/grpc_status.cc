@@ -23,16 +23,6 @@ std::string Printable(const std::string& text) {
   return out;
 }
 
-/// 0: coming back does not help, or nobody knows.
-std::int64_t RetryMs(const Error& error, const Fault& fault) {
-  if (fault.retry_after_ms != 0) {
-    return std::max<std::int64_t>(fault.retry_after_ms, 0);
-  }
-  return error.code() == Code::kResourceExhausted ? kBusyMs
-         : error.code() == Code::kUnavailable     ? kNotReadyMs
-                                                  : 0;
-}
-
 /// grpc-status-details-bin, as clients with googleapis' messages read it.
 std::string DetailsOf(const Error& error, const std::string& message, std::int64_t retry_ms) {
   v1::RetryInfo retry;
@@ -50,6 +40,15 @@ std::string DetailsOf(const Error& error, const std::string& message, std::int64
 
 }  // namespace
 
+std::int64_t RetryMs(const Error& error, const Fault& fault) {
+  if (fault.retry_after_ms != 0) {
+    return std::max<std::int64_t>(fault.retry_after_ms, 0);
+  }
+  return error.code() == Code::kResourceExhausted ? kBusyMs
+         : error.code() == Code::kUnavailable     ? kNotReadyMs
+                                                  : 0;
+}
+
 grpc::Status ToStatus(const Error& error, const Fault& fault, grpc::ServerContextBase* context) {
   if (!fault.param.empty()) {
     context->AddTrailingMetadata("inferd-param", Printable(fault.param));
@@ -58,7 +57,7 @@ grpc::Status ToStatus(const Error& error, const Fault& fault, grpc::ServerContex
     context->AddTrailingMetadata("inferd-code", Printable(fault.code));
   }
   if (!fault.reason.empty()) {
-    context->AddTrailingMetadata("x-inferd-rejected-reason", std::string(fault.reason));
+    context->AddTrailingMetadata(kRejectedReasonKey, std::string(fault.reason));
   }
   std::string message(PublicMessage(error));
   if (message.size() > kMessageBytes) {
@@ -73,7 +72,7 @@ grpc::Status ToStatus(const Error& error, const Fault& fault, grpc::ServerContex
   if (retry_ms == 0) {
     return {code, message};
   }
-  context->AddTrailingMetadata("retry-after-ms", std::to_string(retry_ms));
+  context->AddTrailingMetadata(kRetryAfterKey, std::to_string(retry_ms));
   return {code, message, DetailsOf(error, message, retry_ms)};
 }
 

@@ -9,7 +9,15 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
+
 namespace inferd::api {
+
+inline constexpr const char* kRejectedReasonKey = "x-inferd-rejected-reason";
+inline constexpr const char* kRetryAfterKey = "retry-after-ms";
+
+/// When to come back; 0: that does not help, or nobody knows.
+std::int64_t RetryMs(const Error& error, const Fault& fault);
 
 /// The status a call ends with; the parameter at fault and OpenAI's error code become trailing
 /// metadata `inferd-param` and `inferd-code`. What is refused for the load or because the server is

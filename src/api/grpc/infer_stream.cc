@@ -74,7 +74,8 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   }
 
   bool Progress(Part* part, Generation* generation, std::int64_t now_ms);
-  void End(Part* part, const std::optional<Error>& failure);
+  /// `fault` belongs to the failure.
+  void End(Part* part, const std::optional<Error>& failure, const Fault& fault);
   void Emit(inference::ModelInferResponse response) {
     *queue_.emplace_back().mutable_infer_response() = std::move(response);
   }
@@ -86,7 +87,7 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void OnDone() override { const std::shared_ptr<InferStream> last = std::move(self_); }
 
   void Prepare(Part* part);
-  void EmitEnd(const Part& part, const std::optional<Error>& failure);
+  void EmitEnd(const Part& part, const std::optional<Error>& failure, const Fault& fault);
   /// Starts what can be started now: a write, a read, or the end. Unlocks.
   void Act(std::unique_lock<std::mutex> lock);
 
@@ -115,7 +116,7 @@ bool Part::OnProgress(Generation* generation, std::int64_t now_ms) {
 
 void Part::OnEnd(Generation* generation) {
   const auto stream = stream_;  // End may drop the last other owner of this
-  stream->End(this, generation->failure());
+  stream->End(this, generation->failure(), generation->fault());
 }
 
 // ---- gRPC's threads
@@ -139,16 +140,17 @@ void InferStream::OnReadDone(bool ok) {
   Fault fault;
   auto admitted = shared_->Admit(*context_, tenant::Scope::kInference, record_.method(), &fault);
   if (!admitted.ok()) {
-    return End(part.get(), admitted.error());
+    return End(part.get(), admitted.error(), fault);
   }
   part->admission = *std::move(admitted);
   const ServerContext context = shared_->Context();
   if (auto error = NotServing(context.service.phase(), context.draining, &fault)) {
-    return End(part.get(), error);
+    return End(part.get(), error, fault);
   }
   const auto job = [self = shared_from_this(), part] { self->Prepare(part.get()); };
   if (!shared_->pool->TryRun(RequestPool::Lane::kHeavy, job)) {
-    return End(part.get(), ResourceExhausted("Too many requests wait to be read; try again soon"));
+    const Error error = TooManyUnread(&fault);
+    return End(part.get(), error, fault);
   }
   Act(std::unique_lock(mutex_));
 }
@@ -186,18 +188,18 @@ void InferStream::Prepare(Part* part) {
         &fault);
   });
   if (!prepared.ok()) {
-    return End(part, prepared.error());
+    return End(part, prepared.error(), fault);
   }
   std::unique_lock lock(mutex_);  // the host's calls wait for the ticket
   if (broken_) {
     lock.unlock();
-    return End(part, Error(Code::kCancelled, "The call was cancelled"));
+    return End(part, Error(Code::kCancelled, "The call was cancelled"), {});
   }
   auto submitted = shared_->running.Submit(
       shared_->host.get(), std::move(prepared->generation), part, prepared->ids);
   if (!submitted.ok()) {
     lock.unlock();
-    return End(part, submitted.error());
+    return End(part, submitted.error(), {});
   }
   part->ticket = *submitted;
 }
@@ -234,13 +236,23 @@ bool InferStream::Progress(Part* part, Generation* generation, std::int64_t now_
   return more;
 }
 
-void InferStream::EmitEnd(const Part& part, const std::optional<Error>& failure) {
+void InferStream::EmitEnd(const Part& part,
+                          const std::optional<Error>& failure,
+                          const Fault& fault) {
   const Request& request = part.request();
   if (failure) {
     Response& message = queue_.emplace_back();
     message.set_error_message(std::string(PublicMessage(*failure)));
     message.mutable_infer_response()->set_id(request.id());
     message.mutable_infer_response()->set_model_name(request.model_name());
+    // What would be trailing metadata, if this ended the call.
+    auto& parameters = *message.mutable_infer_response()->mutable_parameters();
+    if (!fault.reason.empty()) {
+      parameters[kRejectedReasonKey].set_string_param(std::string(fault.reason));
+    }
+    if (const std::int64_t retry_ms = RetryMs(*failure, fault); retry_ms > 0) {
+      parameters[kRetryAfterKey].set_int64_param(retry_ms);
+    }
     return;
   }
   const auto asked = request.parameters().find(kAskFinal);
@@ -253,7 +265,7 @@ void InferStream::EmitEnd(const Part& part, const std::optional<Error>& failure)
   }
 }
 
-void InferStream::End(Part* part, const std::optional<Error>& failure) {
+void InferStream::End(Part* part, const std::optional<Error>& failure, const Fault& fault) {
   std::unique_lock lock(mutex_);
   part->admission.reset();  // a client that knows the end may begin anew
   if (part->ticket != 0 && !part->request().id().empty()) {
@@ -263,7 +275,7 @@ void InferStream::End(Part* part, const std::optional<Error>& failure) {
     log::Failure("api", "{} id={}", failure->message(), part->request().id());
   }
   if (!broken_) {
-    EmitEnd(*part, failure);
+    EmitEnd(*part, failure, fault);
   }
   std::shared_ptr<Part> last;
   for (auto it = parts_.begin(); it != parts_.end(); ++it) {

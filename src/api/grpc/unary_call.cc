@@ -2,7 +2,7 @@
 #include "api/grpc/unary_call.h"
 
 #include "api/core/guard.h"
-#include "base/error.h"
+#include "api/core/serving_state.h"
 #include "base/log.h"
 
 #include <optional>
@@ -65,10 +65,10 @@ grpc::ServerUnaryReactor* AnswerOnPool(GrpcShared* shared,
     reactor->Finish(status);
   };
   if (!shared->pool->TryRun(lane, std::move(job))) {
-    record->SetCode(static_cast<int>(Code::kResourceExhausted));
-    reactor->Finish(ToStatus(ResourceExhausted("Too many requests wait to be read; try again soon"),
-                             {.reason = "queue_full"},
-                             context));
+    Fault fault;
+    const Error error = TooManyUnread(&fault);
+    record->SetCode(static_cast<int>(error.code()));
+    reactor->Finish(ToStatus(error, fault, context));
   }
   return reactor;
 }

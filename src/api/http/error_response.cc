@@ -9,13 +9,17 @@ namespace {
 
 /// Whether the same request may be taken if it is sent again soon; nullopt: nothing is known beyond
 /// what the status says. Clients would repeat a 409 by themselves, but here it is the answer to
-/// what was aborted or is under way. A server that sleeps or has failed does not change by itself.
+/// what was aborted or is under way. A server that sleeps does not change by itself, one that has
+/// failed ends. A 503 without a reason ended a request that ran, and may have been its doing.
 std::optional<bool> ShouldRetry(int status, const Fault& fault) {
   if (status == 409 || fault.retry_after_ms < 0) {
     return false;
   }
+  if (status == 503 && (fault.reason.empty() || fault.reason == "failed")) {
+    return std::nullopt;
+  }
   if (status == 429 || status == 503) {
-    return fault.reason != "asleep" && fault.reason != "failed";
+    return fault.reason != "asleep";
   }
   return std::nullopt;
 }

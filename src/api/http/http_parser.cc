@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/http/http_parser.h"
 
+#include "api/core/asker.h"
 #include "api/core/limits.h"
 #include "api/core/request_span.h"
 #include "api/core/token_char.h"
@@ -11,6 +12,8 @@
 #include <boost/beast/http/string_body.hpp>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 namespace inferd::api {
@@ -67,19 +70,11 @@ std::string BearerKey(std::string_view authorization) {
 
 using Message = http::request<http::string_body>;
 
-/// The fields that handlers and the dispatcher look at, beside what frames the request. False: one
-/// that says who is asking is there twice.
-bool ReadFields(const Message& message, HttpRequest* head) {
-  for (const char* const name : {"Authorization",
-                                 "X-Api-Key",
-                                 "Api-Key",
-                                 "X-Inferd-Tenant",
-                                 "X-Inferd-Weight",
-                                 "X-Tenant",
-                                 "X-Gateway-Inference-Fairness-Id",
-                                 "X-Gateway-Inference-Objective"}) {
+/// Those that say who asks. kInvalidArgument when that is not clear.
+Result<> ReadAsker(const Message& message, HttpRequest* head) {
+  for (const char* const name : kAskerHeaders) {
     if (message.count(name) > 1) {
-      return false;
+      return RepeatedHeader(name);
     }
   }
   head->key = BearerKey(Text(message[http::field::authorization]));
@@ -88,14 +83,21 @@ bool ReadFields(const Message& message, HttpRequest* head) {
       head->key = Text(message[name]);
     }
   }
-  for (const char* const name :
-       {"X-Inferd-Tenant", "X-Tenant", "X-Gateway-Inference-Fairness-Id"}) {
-    if (head->tenant.empty()) {
-      head->tenant = Text(message[name]);
+  std::array<std::optional<std::string_view>, kTenantHeaders.size()> tenants;
+  for (std::size_t i = 0; i < tenants.size(); ++i) {
+    if (const auto found = message.find(kTenantHeaders[i]); found != message.end()) {
+      tenants[i] = {found->value().data(), found->value().size()};
     }
   }
-  head->tenant_weight = Text(message["X-Inferd-Weight"]);
-  head->objective = Text(message["X-Gateway-Inference-Objective"]);
+  INFERD_ASSIGN(const std::string_view tenant, AgreedTenant(tenants));
+  head->tenant = tenant;
+  head->tenant_weight = Text(message[kWeightHeader]);
+  head->objective = Text(message[kObjectiveHeader]);
+  return {};
+}
+
+/// The other fields that handlers and the dispatcher look at, beside what frames the request.
+void ReadFields(const Message& message, HttpRequest* head) {
   head->session = Text(message["X-Session-Id"]);
   if (head->session.size() > limits::kSessionIdBytes ||
       !std::all_of(
@@ -115,7 +117,6 @@ bool ReadFields(const Message& message, HttpRequest* head) {
       !std::all_of(head->request_id.begin(), head->request_id.end(), IsTokenChar)) {
     head->request_id.clear();
   }
-  return true;
 }
 
 }  // namespace
@@ -266,7 +267,8 @@ bool HttpParser::CheckHead() {
   head.version_minor = message.version() == 10 ? 0 : 1;
   head.keep_alive = message.keep_alive();
   head.inference_header_length = Text(message["Inference-Header-Content-Length"]);
-  const bool one_key = ReadFields(message, &head);
+  ReadFields(message, &head);
+  const auto asker = ReadAsker(message, &head);
   const auto refuse = [this](int status, std::string reason) {
     Bad(status, std::move(reason));
     return false;
@@ -274,8 +276,8 @@ bool HttpParser::CheckHead() {
   if (message.version() != 11 && message.version() != 10) {
     return refuse(400, "the HTTP version is not 1.0 or 1.1");
   }
-  if (!one_key) {
-    return refuse(400, "a field that carries the API key is there twice");
+  if (!asker.ok()) {
+    return refuse(400, asker.error().message());
   }
   const std::size_t hosts = message.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() == 11)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/server/server.h"
 
+#include "api/core/asker.h"
 #include "api/core/serving_state.h"
 #include "api/files/disk.h"
 #include "api/http/error_response.h"
@@ -50,13 +51,6 @@ Outcome RunHandler(const Endpoint& endpoint,
 }
 
 /// OpenAI's `error.code` of a request that the gate refused.
-std::string CodeOfRefusal(Code code) {
-  return code == Code::kUnauthenticated     ? "invalid_api_key"
-         : code == Code::kResourceExhausted ? "rate_limit_exceeded"
-         : code == Code::kInvalidArgument   ? "invalid_tenant"
-                                            : "insufficient_permissions";
-}
-
 }  // namespace
 
 Server::Server(const HttpOptions& options,
@@ -240,11 +234,7 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
   };
   if (!admitted.ok()) {
     more += RateLimitLines(refusal.limits);
-    const Code code = admitted.error().code();
-    return refuse(admitted.error(),
-                  {.code = CodeOfRefusal(code),
-                   .retry_after_ms = refusal.retry_after_ms,
-                   .reason = code == Code::kResourceExhausted ? "quota" : ""});
+    return refuse(admitted.error(), FaultOfGate(admitted.error(), refusal));
   }
   if (route.endpoint == nullptr) {
     return io->Respond(key, NoEndpointAnswer(request, route), std::move(more));
@@ -287,8 +277,9 @@ void Server::Dispatch(IoThread* io, RequestKey key, HttpRequest request) {
                                             : RequestPool::Lane::kLight;
   if (!pool_->TryRun(
           lane, MakeJob(io, key, *route.endpoint, std::move(context), std::move(request), more))) {
-    refuse(ResourceExhausted("Too many requests wait to be read; try again soon"),
-           {.reason = "queue_full"});
+    Fault fault;
+    const Error error = TooManyUnread(&fault);
+    refuse(error, fault);
   }
 }
 

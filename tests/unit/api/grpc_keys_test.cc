@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace inferd::api {
 namespace {
@@ -27,7 +28,11 @@ class GrpcKeysTest : public GrpcTest {
     admin.name = "admin";
     admin.digest = tenant::DigestOf("admin");
     admin.admin = true;
-    auto table = tenant::KeyTable::Make({key, admin});
+    tenant::ApiKey gateway;
+    gateway.name = "gateway";
+    gateway.digest = tenant::DigestOf("gateway");
+    gateway.gateway = true;
+    auto table = tenant::KeyTable::Make({key, admin, gateway});
     ASSERT_TRUE(table.ok());
     gate_ = std::make_unique<tenant::Gate>(
         tenant::GateOptions{.model_name = "m", .model_version = "1", .objectives = {}},
@@ -78,6 +83,63 @@ TEST_F(GrpcKeysTest, AKeyOpensWhatIsClosed) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   inference::ServerReadyResponse ready;
   EXPECT_TRUE(kserve_->ServerReady(CallContext().get(), {}, &ready).ok()) << "probes have no key";
+}
+
+TEST_F(GrpcKeysTest, WhoAsksMustBeClear) {
+  using Pair = std::pair<const char*, const char*>;
+  const auto complete = [&](const std::vector<Pair>& metadata) {
+    auto context = With("x-api-key", "gateway");
+    for (const auto& [name, value] : metadata) {
+      context->AddMetadata(name, value);
+    }
+    return Complete(std::move(context));
+  };
+  EXPECT_EQ(complete({{"x-tenant", "a"}}), grpc::StatusCode::OK);
+  EXPECT_EQ(service_.last()->tenant, "gateway\na");
+  EXPECT_EQ(complete({{"x-inferd-tenant", "a"}, {"x-tenant", "a"}}), grpc::StatusCode::OK);
+  for (const std::vector<Pair>& unclear :
+       {std::vector<Pair>{{"x-api-key", "secret"}},
+        {{"authorization", "Bearer gateway"}, {"authorization", "Bearer secret"}},
+        {{"x-tenant", "a"}, {"x-tenant", "a"}},
+        {{"x-inferd-weight", "1"}, {"x-inferd-weight", "9"}},
+        {{"x-gateway-inference-objective", "a"}, {"x-gateway-inference-objective", "b"}},
+        {{"x-inferd-tenant", "a"}, {"x-tenant", "b"}},
+        {{"x-inferd-tenant", ""}, {"x-tenant", "b"}},
+        {{"x-tenant", "a"}, {"x-gateway-inference-fairness-id", "b"}}}) {
+    EXPECT_EQ(complete(unclear), grpc::StatusCode::INVALID_ARGUMENT) << unclear.front().first;
+  }
+}
+
+TEST_F(GrpcKeysTest, AStreamsPartSaysWhyItIsRefused) {
+  service_.Pause(true);
+  auto context = With("x-api-key", "secret");
+  auto stream = kserve_->ModelStreamInfer(context.get());
+  inference::ModelInferRequest request;
+  request.set_model_name("test-model");
+  auto* const input = request.add_inputs();
+  input->set_name("text_input");
+  input->set_datatype("BYTES");
+  input->add_shape(1);
+  input->mutable_contents()->add_bytes_contents("hi");
+  request.set_id("first");
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(service_.WaitRunning(1));
+  request.set_id("second");
+  ASSERT_TRUE(stream->Write(request));
+  inference::ModelStreamInferResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  EXPECT_NE(message.error_message(), "");
+  EXPECT_EQ(message.infer_response().id(), "second");
+  const auto& parameters = message.infer_response().parameters();
+  ASSERT_TRUE(parameters.contains("x-inferd-rejected-reason"));
+  EXPECT_EQ(parameters.at("x-inferd-rejected-reason").string_param(), "quota");
+  ASSERT_TRUE(parameters.contains("retry-after-ms"));
+  EXPECT_GT(parameters.at("retry-after-ms").int64_param(), 0);
+  service_.Pause(false);
+  stream->WritesDone();
+  while (stream->Read(&message)) {
+  }
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 TEST_F(GrpcKeysTest, ACallHoldsItsPlaceUntilItEnds) {

@@ -234,11 +234,19 @@ TEST_F(KeysTest, AGatewaysHeadersAreBelievedOfGatewaysOnly) {
     EXPECT_EQ(Chat(headers).status, 200);
     return service_.last()->tenant;
   };
-  EXPECT_EQ(tenant_of(as_gateway + fairness + short_one + ours), "gateway\na");
-  EXPECT_EQ(tenant_of(as_gateway + fairness + short_one), "gateway\nb");
+  EXPECT_EQ(tenant_of(as_gateway + ours), "gateway\na");
+  EXPECT_EQ(tenant_of(as_gateway + short_one), "gateway\nb");
   EXPECT_EQ(tenant_of(as_gateway + fairness), "gateway\nc");
-  EXPECT_EQ(tenant_of(kAlice + fairness + short_one), "alice");
-  EXPECT_EQ(Chat(as_gateway + fairness + fairness).status, 400) << "whose it is must be clear";
+  EXPECT_EQ(tenant_of(as_gateway + ours + "X-Tenant: a\r\n"), "gateway\na");
+  EXPECT_EQ(tenant_of(as_gateway + "X-Inferd-Tenant:\r\n"), "gateway") << "of nobody";
+  EXPECT_EQ(tenant_of(kAlice + short_one), "alice");
+  for (const std::string& unclear : {fairness + fairness,
+                                     ours + short_one,
+                                     fairness + ours,
+                                     "X-Inferd-Tenant:\r\n" + short_one,
+                                     short_one + "X-Gateway-Inference-Fairness-Id:\r\n"}) {
+    EXPECT_EQ(Chat(as_gateway + unclear).status, 400) << "whose it is must be clear: " << unclear;
+  }
 
   const std::string bulk = "X-Gateway-Inference-Objective: bulk\r\n";
   const auto priority_of = [&](const std::string& headers, const std::string& fields) {
@@ -257,8 +265,11 @@ TEST_F(KeysTest, AGatewaysHeadersAreBelievedOfGatewaysOnly) {
 TEST_F(KeysTest, AnAdminChangesTheModelsNames) {
   tenant::ApiKey admin = Key("admin");
   admin.admin = true;
-  StartWithKeys({admin, Key("alice")});
+  tenant::ApiKey bound = Key("bound");
+  bound.models = {"test-model"};
+  StartWithKeys({admin, bound, Key("alice")});
   const std::string as_admin = "api-key: text-of-admin\r\n";
+  const std::string as_bound = "api-key: text-of-bound\r\n";
   const auto rename = [&](const std::string& headers, const std::string& body) {
     return Send("POST", "/v1/served_model_name", headers, body);
   };
@@ -282,8 +293,12 @@ TEST_F(KeysTest, AnAdminChangesTheModelsNames) {
   EXPECT_NE(Send("GET", "/metrics", as_admin).body.find("model_name=\"test-model\""),
             std::string::npos);
 
+  EXPECT_EQ(Chat(as_bound).status, 200) << "a name that is left out is one that the key may use";
+  EXPECT_EQ(Chat(as_bound, R"("max_tokens":5,"model":"new")").status, 403);
+
   EXPECT_EQ(rename(as_admin, R"({"served_model_name":"new"})").status, 200);
   EXPECT_EQ(ask("test-model").status, 404);
+  EXPECT_EQ(Chat(as_bound).status, 403);
   const std::string long_name(257, 'x');
   for (const std::string& bad : {std::string("{}"),
                                  std::string(R"({"served_model_name":[]})"),

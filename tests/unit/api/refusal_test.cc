@@ -42,7 +42,7 @@ TEST_F(RefusalTest, TheServersStateIsNamedAndSleepIsNotWorthARetry) {
   } cases[] = {{leader::Phase::kStarting, "loading", "true"},
                {leader::Phase::kLoading, "loading", "true"},
                {leader::Phase::kAsleep, "asleep", "false"},
-               {leader::Phase::kFailed, "failed", "false"},
+               {leader::Phase::kFailed, "failed", ""},
                {leader::Phase::kDraining, "draining", "true"}};
   for (const auto& one : cases) {
     service_.SetPhase(one.phase);
@@ -66,6 +66,15 @@ TEST_F(RefusalTest, AQueueDeadlineIsARefusalAndALaterOneIsNot) {
   reply = Chat();
   EXPECT_EQ(reply.status, 504);
   EXPECT_EQ(reply.Header("x-inferd-rejected-reason"), "");
+}
+
+TEST_F(RefusalTest, WhatFailedWhileItRanIsNotAskedForAgain) {
+  Start();
+  service_.FailAfter(2, Unavailable("worker lost 4 times in a row while this request ran"));
+  const Reply reply = Chat();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.Header("x-inferd-rejected-reason"), "");
+  EXPECT_EQ(reply.Header("x-should-retry"), "");
 }
 
 TEST_F(RefusalTest, WhatTheClientGotWrongCarriesNeither) {
