@@ -11,32 +11,23 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace inferd::app {
 namespace {
 
-/// The profile whose name begins the GPU's ("H100" of "NVIDIA H100 80GB HBM3"), of the nearest
-/// memory.
-Result<cost::DeviceProfile> ProfileLike(const ops::GpuInfo& gpu, const cost::DeviceTable& table) {
-  const cost::DeviceProfile* best = nullptr;
-  const auto distance = [&gpu](const cost::DeviceProfile& profile) {
-    return std::abs(profile.memory_bytes - gpu.total_bytes);
-  };
-  for (const cost::DeviceProfile& profile : table.profiles()) {
-    const std::string family = profile.name.substr(0, profile.name.find('-'));
-    const bool is_like = profile.gpu && gpu.name.find(" " + family) != std::string::npos;
-    if (is_like && (best == nullptr || distance(profile) < distance(*best))) {
-      best = &profile;
+/// Whether one of the words of `text` ("NVIDIA A100-SXM4-40GB" has three) is `word`.
+bool HasWord(std::string_view text, std::string_view word) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of(" -"), text.size());
+    if (text.substr(0, end) == word) {
+      return true;
     }
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
-  if (best == nullptr) {
-    return NotFound("no built-in profile is like a {}; configs/devices has them", gpu.name);
-  }
-  cost::DeviceProfile profile = *best;
-  profile.memory_bytes = gpu.total_bytes;
-  return profile;
+  return false;
 }
 
 Result<cost::DeviceProfile> BaseProfile(const Config& config, spec::DeviceKind kind) {
@@ -50,7 +41,7 @@ Result<cost::DeviceProfile> BaseProfile(const Config& config, spec::DeviceKind k
     if (host.gpus.empty()) {
       return NotFound("the driver tells of no GPU");
     }
-    return ProfileLike(host.gpus.front(), table);
+    return ProfileLike(host.gpus.front().name, host.gpus.front().total_bytes, table);
   }
   INFERD_ASSIGN(cost::DeviceProfile cpu, table.Find("cpu"));
   cpu.memory_bytes = leader::AvailableMemoryBytes();
@@ -73,6 +64,32 @@ Result<std::string> NameOf(const std::string& file) {
 }
 
 }  // namespace
+
+Result<cost::DeviceProfile> ProfileLike(std::string_view gpu_name,
+                                        std::int64_t memory_bytes,
+                                        const cost::DeviceTable& table) {
+  const cost::DeviceProfile* best = nullptr;
+  const auto distance = [memory_bytes](const cost::DeviceProfile& profile) {
+    return std::abs(profile.memory_bytes - memory_bytes);
+  };
+  const auto is_like = [gpu_name](const std::string& name) {
+    return HasWord(gpu_name, std::string_view(name).substr(0, name.find('-')));
+  };
+  for (const cost::DeviceProfile& profile : table.profiles()) {
+    const bool fits =
+        profile.gpu && (is_like(profile.name) ||
+                        std::any_of(profile.aliases.begin(), profile.aliases.end(), is_like));
+    if (fits && (best == nullptr || distance(profile) < distance(*best))) {
+      best = &profile;
+    }
+  }
+  if (best == nullptr) {
+    return NotFound("no built-in profile is like a {}; configs/devices has them", gpu_name);
+  }
+  cost::DeviceProfile profile = *best;
+  profile.memory_bytes = memory_bytes;
+  return profile;
+}
 
 Result<ProfilePlan> PlanProfile(const std::string& file,
                                 const Config& config,

@@ -5,10 +5,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "tenant/priority.h"
 #include "tenant/usage_ledger.h"
 
 #include <charconv>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <utility>
@@ -17,7 +17,6 @@ namespace inferd::app {
 namespace {
 
 constexpr std::uint64_t kMaxKeyFileBytes = 16 << 20;
-constexpr std::int32_t kMaxPriority = 1'000'000;
 
 Result<tenant::KeyTable> ReadKeys(const TenantConfig& config) {
   INFERD_ASSIGN(std::vector<tenant::ApiKey> keys, tenant::KeysFromTexts(config.api_key));
@@ -40,13 +39,14 @@ Result<std::map<std::string, std::int32_t, std::less<>>> ReadObjectives(
     std::int32_t priority = 0;
     const char* const end = number.data() + number.size();
     const auto [at, error] = std::from_chars(number.data(), end, priority);
-    if (equals == 0 || error != std::errc() || at != end || std::abs(priority) > kMaxPriority) {
+    if (equals == 0 || error != std::errc() || at != end || priority < -tenant::kMaxPriority ||
+        priority > tenant::kMaxPriority) {
       return InvalidArgument(
           "--inference-objectives has '{}'; it must be NAME=PRIORITY, a priority being from {} to "
           "{}",
           text,
-          -kMaxPriority,
-          kMaxPriority);
+          -tenant::kMaxPriority,
+          tenant::kMaxPriority);
     }
     objectives[text.substr(0, equals)] = priority;
   }

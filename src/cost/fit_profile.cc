@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 namespace inferd::cost {
@@ -126,13 +127,29 @@ Result<> Check(const DeviceProfile& base, const Point& found) {
   return {};
 }
 
+/// A double-quoted scalar of YAML.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      quoted += fmt::format("\\x{:02x}", c);
+      continue;
+    }
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+    }
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
 std::string LinkYaml(const char* key, const Link& link, int devices) {
   if (!(link.bytes_per_s > 0)) {
     return "";
   }
-  return fmt::format("{}: {{name: \"{}\", gb_s: {:.4g}, latency_us: {:.4g}{}}}\n",
+  return fmt::format("{}: {{name: {}, gb_s: {:.4g}, latency_us: {:.4g}{}}}\n",
                      key,
-                     link.name,
+                     Quoted(link.name),
                      link.bytes_per_s * 1e-9,
                      link.latency_s * 1e6,
                      devices > 0 ? fmt::format(", devices: {}", devices) : std::string());
@@ -186,7 +203,7 @@ Result<FittedProfile> FitProfile(const DeviceProfile& base, const Measured& meas
 }
 
 std::string ProfileYaml(const DeviceProfile& device) {
-  std::string text = fmt::format("name: \"{}\"\n", device.name);
+  std::string text = fmt::format("name: {}\n", Quoted(device.name));
   if (!device.gpu) {
     text += "kind: cpu\n";
   }
@@ -223,7 +240,7 @@ std::string ProfileYaml(const DeviceProfile& device) {
   }
   text += "sources:\n";
   for (const std::string& source : device.sources) {
-    text += fmt::format("  - \"{}\"\n", source);
+    text += fmt::format("  - {}\n", Quoted(source));
   }
   return text;
 }

@@ -2,6 +2,7 @@
 // Reads a key file. The only file of this room that knows yaml-cpp, which throws.
 #include "base/error.h"
 #include "tenant/key_table.h"
+#include "tenant/priority.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -93,8 +94,7 @@ class EntryReader {
       return {};
     }
     if (name == "priority") {
-      constexpr std::int64_t kPriority = 1'000'000;
-      INFERD_ASSIGN(const std::int64_t priority, ReadInt(name, value, -kPriority, kPriority));
+      INFERD_ASSIGN(const std::int64_t priority, ReadInt(name, value, -kMaxPriority, kMaxPriority));
       key->priority = static_cast<std::int32_t>(priority);
       return {};
     }

@@ -47,6 +47,19 @@ TEST(Tenancy, NothingAskedForIsNoGate) {
   EXPECT_EQ(tenancy->gate, nullptr);
 }
 
+TEST(Tenancy, ObjectivesHaveBoundedPriorities) {
+  TenantConfig config;
+  config.trust_tenant_header = true;
+  for (const char* const good : {"a=1000000", "a=-1000000"}) {
+    config.inference_objectives = {good};
+    EXPECT_TRUE(OpenTenancy(config, "m", "v").ok()) << good;
+  }
+  for (const char* const bad : {"a=1000001", "a=-1000001", "a=-2147483648", "a=1x", "=1", "a"}) {
+    config.inference_objectives = {bad};
+    EXPECT_FALSE(OpenTenancy(config, "m", "v").ok()) << bad;
+  }
+}
+
 TEST(Tenancy, ReloadsTheFileAndKeepsTheOldKeysOverABadOne) {
   const std::string path = testing::TempDir() + "inferd-keys.yaml";
   ASSERT_TRUE(base::WriteFileAtomic(path, "keys:\n" + Entry("a", "first-key")).ok());

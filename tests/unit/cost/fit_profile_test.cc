@@ -115,5 +115,13 @@ TEST(ProfileYaml, IsReadBackTheSame) {
   }
 }
 
+TEST(ProfileYaml, TextsMayHoldAnything) {
+  DeviceProfile device = BuiltIn("H100");
+  device.sources = {"inferd bench \"my\\model\": a\tb # c"};
+  const auto read = DeviceTable::Parse("text", ProfileYaml(device));
+  ASSERT_TRUE(read.ok()) << read.error().message();
+  EXPECT_EQ(read->profiles().front().sources, device.sources);
+}
+
 }  // namespace
 }  // namespace inferd::cost
