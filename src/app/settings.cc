@@ -181,7 +181,9 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
            .flags = {"--kv-cache-dtype"},
            .help =
                "Type of the KV cache; auto: F32 for F32 weights, else F16 (bf16 for values beyond "
-               "65504); fp8 (E4M3, at most 448) and int8 (a scale per token and head) take half",
+               "65504); fp8 (E4M3, at most 448) and int8 (a scale per token and head) take about "
+               "half "
+               "of 16 bits",
            .value = &w->kv_cache_dtype,
            .choices = {"auto",
                        "f16",
