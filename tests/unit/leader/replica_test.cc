@@ -196,6 +196,16 @@ TEST_F(ReplicaTest, WakingIsNotALossHoweverLongItTakes) {
   EXPECT_EQ(replica_.stalled_ms(), 0);
 }
 
+TEST_F(ReplicaTest, AStepAndThenARecoveryWithinTheirDeadlinesAreNoStandstill) {
+  Submit();
+  Until([&] { return first_->Got<spec::StepPlan>(); });
+  clock_.AdvanceMs(1'400);
+  replica_.OnExit(1, "killed");
+  Attach(2);
+  clock_.AdvanceMs(900);
+  EXPECT_EQ(replica_.stalled_ms(), 0);
+}
+
 TEST_F(ReplicaTest, AStepThatDoesNotEndIsAStandstill) {
   Submit();
   Until([&] { return first_->Got<spec::StepPlan>(); });
