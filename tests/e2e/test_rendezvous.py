@@ -15,7 +15,7 @@ import pytest
 
 from hosts import MODELS, SECRET, environment
 
-DNS = "127.77.0.53"
+DNS = f"127.{64 + (os.getpid() >> 16) % 64}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"  # of this run alone
 NAME = "leader-0.group.test"
 NO_SUCH_NAME = 3
 A = 1
@@ -27,6 +27,7 @@ class NameServer:
     def __init__(self):
         self.state = "absent"
         self.asked = {"absent": 0, "empty": 0, "there": 0}
+        self.first_asked = None  # monotonic
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((DNS, 53))
         self.socket.settimeout(0.1)
@@ -45,6 +46,7 @@ class NameServer:
                 question, client = self.socket.recvfrom(512)
             except TimeoutError:
                 continue
+            self.first_asked = self.first_asked or time.monotonic()
             end = question.index(b"\0", 12) + 1
             kind = struct.unpack(">H", question[end:end + 2])[0]
             state = self.state
@@ -140,9 +142,8 @@ def test_a_name_that_resolves_later_is_waited_for(names, group):
 
 
 def test_a_name_that_never_resolves_ends_with_status_4(names, group):
-    begun = time.monotonic()
     agent = group.start("agent", 1, f"{NAME}:{group.port}", 5)
     assert agent.wait(30) == 4, group.log()
-    assert 4.5 < time.monotonic() - begun < 6.5, "it ends in time"
+    assert 4 < time.monotonic() - names.first_asked < 6.5, "it ends in time"
     assert names.asked["absent"] >= 2, "it was tried again"
     assert f"the leader at {NAME}:{group.port} could not be reached within 5 s" in group.log()
