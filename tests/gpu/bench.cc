@@ -102,7 +102,9 @@ Result<double> Bench::Seconds(const std::function<kernels::cuda::Status(std::int
     }
     const double wanted = 1.2 * kEnough / seconds * static_cast<double>(count);
     count = first ? (seconds < kEnough ? 8 : 2)
-                  : std::clamp(static_cast<std::int64_t>(wanted), count, kMostLaunches);
+                  : std::clamp(static_cast<std::int64_t>(wanted),
+                               std::min(count + 1, kMostLaunches),
+                               kMostLaunches);
   }
 }
 

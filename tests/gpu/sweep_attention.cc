@@ -4,9 +4,6 @@
 #include "bench.h"
 #include "kernels/attention/attention_cuda.h"
 
-#include <algorithm>
-#include <numeric>
-
 namespace inferd::gpu {
 namespace {
 

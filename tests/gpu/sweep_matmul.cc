@@ -4,8 +4,8 @@
 #include "bench.h"
 #include "kernels/matmul/matmul_cuda.h"
 
-#include <algorithm>
 #include <random>
+#include <utility>
 
 namespace inferd::gpu {
 namespace {

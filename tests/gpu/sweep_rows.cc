@@ -11,22 +11,27 @@ namespace {
 
 namespace k = kernels::cuda;
 
+constexpr std::int64_t kMostPieces = 8192;  // rows are small: this many to fill the caches
+
 Result<> SweepNorm(Bench& bench, std::int64_t rows, std::int64_t columns) {
   const auto bytes = static_cast<std::size_t>(rows * columns) * 4;
-  INFERD_ASSIGN(const DeviceBytes x, bench.Fill(bytes));
-  INFERD_ASSIGN(const DeviceBytes add, bench.Fill(bytes));
-  INFERD_ASSIGN(const DeviceBytes y, bench.Fill(bytes));
+  const std::int64_t pieces = bench.Pieces(3 * bytes, kMostPieces);
+  const std::size_t all = bytes * static_cast<std::size_t>(pieces);
+  INFERD_ASSIGN(const DeviceBytes x, bench.Fill(all));
+  INFERD_ASSIGN(const DeviceBytes add, bench.Fill(all));
+  INFERD_ASSIGN(const DeviceBytes y, bench.Fill(all));
   INFERD_ASSIGN(const DeviceBytes weight, bench.Fill(static_cast<std::size_t>(columns) * 4));
-  INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t) {
-    return k::AddRmsNorm(reinterpret_cast<float*>(x.get()),
+  INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t i) {
+    const std::size_t at = static_cast<std::size_t>(i % pieces) * bytes;
+    return k::AddRmsNorm(reinterpret_cast<float*>(x.get() + at),
                          columns,
-                         reinterpret_cast<const float*>(add.get()),
+                         reinterpret_cast<const float*>(add.get() + at),
                          columns,
                          reinterpret_cast<const float*>(weight.get()),
                          1e-5F,
                          rows,
                          columns,
-                         reinterpret_cast<float*>(y.get()),
+                         reinterpret_cast<float*>(y.get() + at),
                          columns,
                          bench.stream());
   }));
@@ -41,8 +46,9 @@ Result<> SweepNorm(Bench& bench, std::int64_t rows, std::int64_t columns) {
 }
 
 Result<> SweepSampling(Bench& bench, bool greedy, std::int64_t rows, std::int32_t vocab) {
-  INFERD_ASSIGN(const DeviceBytes logits,
-                bench.Fill(static_cast<std::size_t>(rows) * static_cast<std::size_t>(vocab) * 4));
+  const std::size_t bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(vocab) * 4;
+  const std::int64_t pieces = bench.Pieces(bytes, kMostPieces);
+  INFERD_ASSIGN(const DeviceBytes logits, bench.Fill(bytes * static_cast<std::size_t>(pieces)));
   std::vector<k::SamplingRow> params(static_cast<std::size_t>(rows));
   for (std::size_t row = 0; row < params.size(); ++row) {
     params[row].seed = row;
@@ -54,13 +60,15 @@ Result<> SweepSampling(Bench& bench, bool greedy, std::int64_t rows, std::int32_
   INFERD_ASSIGN(const DeviceBytes device_params, bench.Upload(params));
   INFERD_ASSIGN(const DeviceBytes token, bench.Fill(static_cast<std::size_t>(rows) * 4));
   k::SamplingArgs args;
-  args.logits = reinterpret_cast<float*>(logits.get());
   args.ld = args.vocab = vocab;
   args.rows = rows;
   args.params = reinterpret_cast<const k::SamplingRow*>(device_params.get());
   args.token = reinterpret_cast<std::int32_t*>(token.get());
-  INFERD_ASSIGN(const double seconds,
-                bench.Seconds([&](std::int64_t) { return k::Sample(args, bench.stream()); }));
+  INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t i) {
+    args.logits =
+        reinterpret_cast<float*>(logits.get() + static_cast<std::size_t>(i % pieces) * bytes);
+    return k::Sample(args, bench.stream());
+  }));
   bench.Print(
       R"("sweep": "rows", "kernel": "{}", "rows": {}, "vocab": {}, "ms": {:.5f}, "gb_s": {:.4g})",
       greedy ? "sample_greedy" : "sample_top_k_top_p",
