@@ -49,14 +49,17 @@ def collect(site, root):
             file.chmod(0o755)
 
 
+def cached(cache):
+    """The folder of the fetched toolkit if it is the pinned one, else None."""
+    target = cache / "cuda-13.0"
+    stamp = target / "requirements.txt"
+    return target if stamp.is_file() and stamp.read_text() == REQUIREMENTS.read_text() else None
+
+
 def fetch(cache):
     if platform.machine() != "x86_64":
         sys.exit("cuda_toolkit.py: wheels are fetched for x86_64 only; install a CUDA toolkit of at least 12.8")
     target = cache / "cuda-13.0"
-    wanted = REQUIREMENTS.read_text()
-    stamp = target / "requirements.txt"
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return target
     cache.mkdir(parents=True, exist_ok=True)
     print("fetching the CUDA 13.0 toolkit (about 110 MB)", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -68,7 +71,7 @@ def fetch(cache):
             sys.exit("cuda_toolkit.py: pip could not fetch the wheels; install a CUDA toolkit of at least 12.8, or see pip's message")
         root = site / "nvidia/cu13"
         collect(site, root)
-        (root / "requirements.txt").write_text(wanted)
+        shutil.copyfile(REQUIREMENTS, root / "requirements.txt")
         shutil.rmtree(target, ignore_errors=True)
         root.rename(target)
     return target
@@ -79,8 +82,8 @@ def main():
     parser.add_argument("--cache", type=pathlib.Path, required=True)
     parser.add_argument("--no-fetch", action="store_true", help="only an installed or already fetched toolkit; exit 3 without one")
     arguments = parser.parse_args()
-    toolkit = installed()
-    if toolkit is None and arguments.no_fetch and not (arguments.cache / "cuda-13.0/requirements.txt").is_file():
+    toolkit = installed() or cached(arguments.cache)
+    if toolkit is None and arguments.no_fetch:
         sys.exit(3)
     print(toolkit or fetch(arguments.cache))
 
