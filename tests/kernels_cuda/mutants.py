@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = ["", "EMU_ORDER=rev", "EMU_ORDER=rand:1 EMU_CPASYNC=early EMU_STREAMS=lazy"]
 RUN_SECONDS = 240
 CLEAN_SECONDS = 600
+PAGE = ROOT / "docs/cuda-mutants.md"
 
 
 def text_of(mutant):
@@ -133,7 +134,8 @@ def write_page(path, lines):
         "# Seeded bugs", "",
         "Made by `./dev mutants --write docs/cuda-mutants.md`; do not edit. Each line is a bug that `tests/kernels_cuda/mutants.py` puts into",
         "a kernel, or into the host code around kernels, by itself, and how the tests on the emulated device noticed it (in brackets the",
-        "emulation's settings of that run). Before the first, the same tests pass without a bug.", "",
+        "emulation's settings of that run). A line that says harmless is no bug but a change that the tests must let pass. Before the first,",
+        "the same tests pass as the sources are.", "",
         "| bug | noticed as |", "| --- | --- |", *rows]) + "\n")
 
 
@@ -142,7 +144,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/dev")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose name or file this regular expression finds")
-    parser.add_argument("--places", action="store_true", help="only see that each bug still has its place in the sources")
+    parser.add_argument("--places", action="store_true", help="only see that each bug still has its place in the sources, and its line in docs/cuda-mutants.md")
     parser.add_argument("--write", type=pathlib.Path, help="the list and its result as a page; of all bugs only")
     arguments = parser.parse_args()
     mutants = tomllib.loads((pathlib.Path(__file__).parent / "mutants.toml").read_text())["mutant"]
@@ -150,7 +152,11 @@ def main():
     if arguments.places:
         for mutant in mutants:
             text_of(mutant)
-        print(f"{len(mutants)} seeded bugs have their places")
+        listed = re.findall(r"^\| (.*?) \|", PAGE.read_text(), re.MULTILINE)[2:]  # after the table's head
+        if not arguments.only and listed != [m["name"] for m in mutants]:
+            different = sorted(set(listed) ^ {m["name"] for m in mutants}) or ["their order"]
+            sys.exit(f"{PAGE.relative_to(ROOT)} is out of date ({'; '.join(different)}): run ./dev mutants --write on it")
+        print(f"{len(mutants)} seeded changes have their places")
         return
     bench = Bench(arguments.build.resolve())
     if not_clean := clean_tree(bench, mutants):
@@ -164,7 +170,8 @@ def main():
             failed += not ok
             lines.append(line)
             print(f"{'ok  ' if ok else 'FAIL'} {line}", flush=True)
-    print(f"{len(mutants)} seeded bugs, {failed} not noticed")
+    harmless = sum(m.get("harmless", False) for m in mutants)
+    print(f"{len(mutants) - harmless} seeded bugs and {harmless} harmless changes, {failed} judged wrongly by the tests")
     if arguments.write and not failed and not arguments.only:
         write_page(arguments.write, lines)
     sys.exit(1 if failed or not mutants else 0)
