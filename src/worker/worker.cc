@@ -246,6 +246,7 @@ Result<> RunWorker(const WorkerOptions& options) {
   rpc::ControlClientOptions client_options;
   client_options.leader = options.leader;
   client_options.secret = options.secret;
+  client_options.connect_deadline = std::chrono::milliseconds(options.connect_deadline_ms);
   INFERD_ASSIGN(auto client, rpc::Attach(client_options, std::move(hello)));
   Worker worker(options, std::move(client), std::move(listener));
   return worker.Run();
