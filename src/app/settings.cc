@@ -3,6 +3,7 @@
 
 #include "app/front_settings.h"
 #include "base/error.h"
+#include "spec/kv_dtype.h"
 
 #include <algorithm>
 #include <cctype>
@@ -185,17 +186,7 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
                "half "
                "of 16 bits",
            .value = &w->kv_cache_dtype,
-           .choices = {"auto",
-                       "f16",
-                       "float16",
-                       "bf16",
-                       "bfloat16",
-                       "f32",
-                       "float32",
-                       "fp8",
-                       "fp8_e4m3",
-                       "int8",
-                       "int8_per_token_head"}},
+           .choices = spec::KvDtypeNames()},
           {"worker.gpu_memory_utilization",
            {"--gpu-memory-utilization"},
            "Share of a GPU's memory to use; without effect on CPUs",

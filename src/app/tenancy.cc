@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "tenant/priority.h"
 #include "tenant/usage_ledger.h"
 
 #include <charconv>

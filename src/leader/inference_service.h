@@ -138,7 +138,7 @@ struct ReplicaStats {
 /// Of a request that was refused for the load or the server's state.
 struct Refusal {
   std::int64_t retry_after_ms = 0;  // until it is likely to be taken; 0: not known
-  /// One word for programs, static: queue_full, tokens, predicted_wait, draining, loading, asleep.
+  /// One static word: queue_full, tokens, predicted_wait, draining, loading, asleep or failed.
   std::string_view reason = {};
 };
 

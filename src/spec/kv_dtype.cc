@@ -5,22 +5,36 @@
 
 namespace inferd::spec {
 
+namespace {
+
+struct Name {
+  std::string_view name;
+  KvDtype dtype;
+};
+
+constexpr Name kNames[] = {{"auto", KvDtype::kAuto},
+                           {"f16", KvDtype::kF16},
+                           {"float16", KvDtype::kF16},
+                           {"bf16", KvDtype::kBf16},
+                           {"bfloat16", KvDtype::kBf16},
+                           {"f32", KvDtype::kF32},
+                           {"float32", KvDtype::kF32},
+                           {"fp8", KvDtype::kFp8},
+                           {"fp8_e4m3", KvDtype::kFp8},
+                           {"int8", KvDtype::kInt8},
+                           {"int8_per_token_head", KvDtype::kInt8}};
+
+}  // namespace
+
+std::vector<std::string> KvDtypeNames() {
+  std::vector<std::string> names;
+  for (const Name& known : kNames) {
+    names.emplace_back(known.name);
+  }
+  return names;
+}
+
 Result<KvDtype> ParseKvDtype(std::string_view name) {
-  struct Name {
-    std::string_view name;
-    KvDtype dtype;
-  };
-  constexpr Name kNames[] = {{"auto", KvDtype::kAuto},
-                             {"f16", KvDtype::kF16},
-                             {"float16", KvDtype::kF16},
-                             {"bf16", KvDtype::kBf16},
-                             {"bfloat16", KvDtype::kBf16},
-                             {"f32", KvDtype::kF32},
-                             {"float32", KvDtype::kF32},
-                             {"fp8", KvDtype::kFp8},
-                             {"fp8_e4m3", KvDtype::kFp8},
-                             {"int8", KvDtype::kInt8},
-                             {"int8_per_token_head", KvDtype::kInt8}};
   for (const Name& known : kNames) {
     if (known.name == name) {
       return known.dtype;

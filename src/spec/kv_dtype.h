@@ -6,7 +6,9 @@
 #include "spec/model_spec.h"
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace inferd::spec {
 
@@ -14,7 +16,10 @@ namespace inferd::spec {
 /// token and head, whose scale (4 bytes) lies beside them.
 enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32, kF16, kFp8, kInt8 };
 
-/// A value of --kv-cache-dtype. Refuses other names.
+/// The values of --kv-cache-dtype.
+std::vector<std::string> KvDtypeNames();
+
+/// One of them. Refuses other names.
 Result<KvDtype> ParseKvDtype(std::string_view name);
 
 /// kAuto: F32 for F32 weights, else F16, which has eight times bfloat16's precision in the same

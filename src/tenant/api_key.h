@@ -18,6 +18,8 @@ KeyDigest DigestOf(std::string_view key_text);
 /// What an operation asks of a key. kOpen: no key is needed; kAny: any valid one will do.
 enum class Scope : std::uint8_t { kOpen, kAny, kInference, kMetrics, kAdmin };
 
+/// Of a key and of an inference objective, both ways: two can be added.
+constexpr std::int32_t kMaxPriority = 1'000'000;
 /// Of a share, from a key file or a gateway.
 constexpr std::int32_t kMaxWeight = 1000;
 constexpr std::size_t kMaxTenantBytes = 256;  // of the tenant that a gateway names
@@ -39,7 +41,7 @@ struct ApiKey {
   bool gateway = false;             // may say for whom it asks (Ask::tenant)
   std::vector<std::string> models;  // as clients call them; empty: all
   KeyLimits limits;
-  std::int32_t priority = 0;  // lower goes first
+  std::int32_t priority = 0;  // lower goes first; at most kMaxPriority either way
   std::int32_t weight = 1;    // of its share among those of equal priority, 1 to kMaxWeight
   bool is_numbered = false;   // by its place in a list: the name may be another key's tomorrow
 

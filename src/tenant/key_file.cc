@@ -2,7 +2,6 @@
 // Reads a key file. The only file of this room that knows yaml-cpp, which throws.
 #include "base/error.h"
 #include "tenant/key_table.h"
-#include "tenant/priority.h"
 
 #include <yaml-cpp/yaml.h>
 

@@ -25,7 +25,7 @@ struct Fault {
   std::string code = {};   // OpenAI's `error.code` ("model_not_found"); empty: null
   std::int64_t retry_after_ms = 0;  // known time until it may work; 0: not known; -1: never
   /// Why a request was refused before any work was done for it, one word for programs, static:
-  /// those of leader::Refusal, failed, quota and queue_deadline; empty: it was not.
+  /// those of leader::Refusal, quota and queue_deadline; empty: it was not.
   std::string_view reason = {};
   /// With --strict-requests: takes the paths of the fields that the handler looked at.
   std::vector<std::string>* asked = nullptr;

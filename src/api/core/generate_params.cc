@@ -142,7 +142,8 @@ Result<> ParseReport(const Fields& fields, GenerateParams* params) {
 
 Result<> CheckModel(const ServerContext& context, const Fields& fields) {
   INFERD_ASSIGN(const auto name, fields.String("model"));
-  if (name && !name->empty() && !context.model.Answers(*name)) {
+  if (name && !name->empty() && !context.model.Answers(*name) &&
+      !(context.background && context.model.HasAnswered(*name))) {
     *fields.fault() = {"model", "model_not_found"};
     return NotFound("The model `{}` does not exist here; this server has `{}`",
                     name->substr(0, 100),

@@ -53,6 +53,10 @@ struct ServedModel {
   bool Answers(std::string_view asked) const {
     return names->Has(asked) || names->Has(WithoutVersion(asked));
   }
+  /// The same, and names that are gone: for work that was left here while they were there.
+  bool HasAnswered(std::string_view asked) const {
+    return names->HasHad(asked) || names->HasHad(WithoutVersion(asked));
+  }
   /// "name" of "name@version" when that is this model's version; else `asked`.
   std::string_view WithoutVersion(std::string_view asked) const {
     const std::size_t at = asked.rfind('@');

@@ -23,9 +23,7 @@ struct HttpRequest {
   std::string content_type;
   std::string request_id;  // the client's X-Request-Id if it is usable, else made here
   std::string key;         // of Authorization: Bearer, x-api-key or api-key; empty: none was given
-  /// For whom a gateway says that it asks: X-Inferd-Tenant, else X-Tenant, else
-  /// X-Gateway-Inference-Fairness-Id.
-  std::string tenant;
+  std::string tenant;      // for whom a gateway says that it asks (kTenantHeaders); empty: nobody
   std::string tenant_weight;            // X-Inferd-Weight
   std::string objective;                // X-Gateway-Inference-Objective
   std::string session;                  // X-Session-Id; empty: none, or not a usable one

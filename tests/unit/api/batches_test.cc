@@ -103,6 +103,25 @@ TEST_F(BatchesTest, WhatCanNeverFitFailsAtOnce) {
   }
 }
 
+TEST_F(BatchesTest, ALineMayUseANameThatIsGone) {
+  auto model = TestModel();
+  HttpOptions options;
+  options.port = 0;
+  options.access_log = false;
+  auto started = Server::Start(options, model, &service_, gate_, storage_);
+  ASSERT_TRUE(started.ok()) << started.error().message();
+  server_ = *std::move(started);
+  port_ = server_->port();
+  model->names->Set({"new"});
+  const std::string old = R"({"prompt":"x","max_tokens":3,"model":"test-model"})";
+  const Json batch = WaitFor(
+      Begin(Line("old", old) + Line("never", R"({"prompt":"x","max_tokens":3,"model":"other"})")),
+      "completed");
+  EXPECT_EQ(batch["request_counts"], Json({{"total", 2}, {"completed", 1}, {"failed", 1}}));
+  EXPECT_EQ(IdsOf(LinesOf(batch["output_file_id"])), std::multiset<std::string>{"old"});
+  EXPECT_EQ(Send("POST", "/v1/completions", old).status, 404) << "for who asks now it is gone";
+}
+
 TEST_F(BatchesTest, LinesAreHeldToStrictRequests) {
   HttpOptions options;
   options.strict_requests = true;
