@@ -199,7 +199,14 @@ Result<> EngineTimer::Drain(std::int64_t streams) {
   return DeadlineExceeded("cancelled generations still run after {} s", stall_deadline_ms_ / 1000);
 }
 
+Result<> EngineTimer::Settle() {
+  INFERD_TRY(Submit(1, 1, 1));
+  INFERD_TRY(sink_->WaitForTokens(1, stall_deadline_ms_, give_up_));
+  return Drain(1);
+}
+
 Result<EngineTiming> EngineTimer::Prefill(std::int64_t tokens) {
+  INFERD_TRY(Settle());
   const auto begin = SteadyClock::now();
   INFERD_TRY(Submit(1, tokens, 1));
   INFERD_TRY(sink_->WaitForTokens(1, stall_deadline_ms_, give_up_));

@@ -153,7 +153,7 @@ def ttft_and_tpot(made):
 def test_a_measured_profile_predicts_as_the_device_that_was_measured(inferd, toy, tmp_path):
     # Workers that take the time of an L40S ten times slower, so that this machine's own overhead is small beside it.
     file = bench_profile(inferd, tmp_path / "measured.yaml", str(toy), "--device", "sim:L40S@10/llama-3.1-8b", "--prompt-tokens", "256,512",
-                         "--streams", "1,8", "--context", "128,512", "--output-tokens", "4", "--rounds", "1", "--threads", "1",
+                         "--streams", "1,8", "--context", "128,512", "--output-tokens", "4", "--rounds", "3", "--threads", "1",
                          "--max-num-batched-tokens", "512")
     flags = ("--model", "llama-3.1-8b", "--input", "512", "--output", "64", "--max-num-batched-tokens", "512")
     found = ttft_and_tpot(plan(inferd, *flags, "--devices", str(file), "--gpus", "1xmeasured"))
