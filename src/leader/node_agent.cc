@@ -99,10 +99,10 @@ Result<std::unique_ptr<rpc::ControlClient>> AttachPatiently(const NodeAgentOptio
     if (clock.NowMs() >= give_up_ms) {
       return Unavailable(
           "the leader at {} could not be reached within {} s: no such name, nobody listens there, "
-          "or "
-          "the cluster secrets differ",
+          "or the cluster secrets differ ({})",
           options.leader,
-          deadline_ms / 1000);
+          deadline_ms / 1000,
+          client.error().message());
     }
   }
 }

@@ -327,21 +327,23 @@ void Replica::CheckRanks() {
   }
 }
 
-/// A load that goes on is waited for, however long it takes.
+/// A load that goes on is waited for, however long it takes. One that begins again, because its
+/// worker died, goes on once it is further than any was.
 void Replica::CheckRecoveryDeadline() {
   const std::int64_t since_ns = std::max(fault_began_ns_, ranks_.advanced_ns());
   const std::int64_t waited_ms = (clock_.NowNs() - since_ns) / base::kNsPerMs;
   const std::int64_t most_ms = waking_ ? kWakeMost.count() : options_.recovery_deadline_ms;
-  if (!gave_up_waiting_ && waited_ms > most_ms) {
-    gave_up_waiting_ = true;
-    lost_for_good_.store(!waking_);
+  const bool late = waited_ms > most_ms;
+  if (late && !gave_up_waiting_) {
     log::Failure("leader",
                  "replica {} has not come back after {} ms, the last {} ms without progress",
                  options_.ranks.replica,
                  (clock_.NowNs() - fault_began_ns_) / base::kNsPerMs,
                  waited_ms);
   }
-  if (gave_up_waiting_ && !table_.empty()) {
+  gave_up_waiting_ = late;
+  lost_for_good_.store(late && !waking_);
+  if (late && !table_.empty()) {
     FailAll(Unavailable("the model's workers could not be replaced within {} ms", most_ms));
   }
 }

@@ -37,8 +37,17 @@ Result<> MayDo(const ApiKey& key, Scope scope) {
   return {};
 }
 
-/// The name of a gateway's tenant beside all keys: no key's name has a line break.
+/// The name of a gateway's tenant beside all keys: no key's name has a line break, and no tenant's.
 Result<std::string> TenantOf(std::string_view key_name, std::string_view tenant) {
+  if (const auto end = tenant.find('\n'); end != std::string_view::npos) {
+    return InvalidArgument(
+        "Whose request it is must be clear, but its headers name the tenants '{}' and '{}'; send "
+        "one "
+        "of X-Inferd-Tenant, X-Tenant and X-Gateway-Inference-Fairness-Id, and remove what clients "
+        "send under these names",
+        tenant.substr(0, end),
+        tenant.substr(end + 1));
+  }
   if (tenant.size() > kMaxTenantBytes) {
     return InvalidArgument(
         "The tenant's name has {} bytes; at most {} are taken", tenant.size(), kMaxTenantBytes);

@@ -17,7 +17,7 @@ struct WorkerOptions {
   std::string secret;
   /// Address of this host for data connections between hosts; empty: all ranks are on this host.
   std::string data_address;
-  std::int64_t connect_deadline_ms = 10'000;  // to reach the leader
+  std::int64_t connect_deadline_ms = 30'000;  // to reach the leader, who waits as long
 };
 
 /// Runs until the leader says so (ok), or until the stream breaks or loading fails (an error).

@@ -238,7 +238,6 @@ int WorkerMain(int argc, char** argv) {
   }
   const char* secret = std::getenv("INFERD_CLUSTER_SECRET");
   options.secret = secret == nullptr ? "" : secret;
-  options.connect_deadline_ms = 50'000;  // the machine may be busy; Server waits 60 s
   log::Init(log::Level::kWarning, "worker " + std::to_string(options.worker_id));
   const Result<> result = worker::RunWorker(options);
   if (!result.ok()) {

@@ -144,6 +144,6 @@ def test_a_name_that_resolves_later_is_waited_for(names, group):
 def test_a_name_that_never_resolves_ends_with_status_4(names, group):
     agent = group.start("agent", 1, f"{NAME}:{group.port}", 5)
     assert agent.wait(30) == 4, group.log()
-    assert 4 < time.monotonic() - names.first_asked < 6.5, "it ends in time"
+    assert 3 < time.monotonic() - names.first_asked < 9, "it ends in time"
     assert names.asked["absent"] >= 2, "it was tried again"
     assert f"the leader at {NAME}:{group.port} could not be reached within 5 s" in group.log()

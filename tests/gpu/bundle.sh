@@ -32,7 +32,12 @@ for binary in "${binaries[@]}"; do
   install -D -m 755 "$build/$binary" "$target/$binary"
   strip "$target/$binary"
   ldd "$build/$binary"
-done | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u \
+done > "$folder/linked"
+if grep 'not found' "$folder/linked" >&2; then
+  printf 'bundle.sh: these libraries are not on this machine\n' >&2
+  exit 1
+fi
+awk '$2 == "=>" && $3 ~ /^\// { print $3 }' "$folder/linked" | sort -u \
   | grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s)\.so' > "$folder/libraries"
 xargs -a "$folder/libraries" cp -L -t "$target/lib"
 symbols="$(find "$target" -type f -exec objdump -T {} + 2>/dev/null | grep -oE 'GLIBC(XX)?_[0-9.]+' | sort -uV)"

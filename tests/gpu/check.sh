@@ -39,7 +39,7 @@ for binary in inferd src/test_model tests/kernels_cuda/test_kernels_cuda tests/g
   }
 done
 mkdir -p "$out"
-rm -f "$out"/*.log "$out"/*.jsonl  # what an earlier run measured
+: > "$out/results.jsonl"
 started=$SECONDS failed=0
 
 # say NAME STATE STATUS SECONDS [REASON]
@@ -52,6 +52,7 @@ say() {
 step() {
   local name="$1" limit="$2" begin=$SECONDS left=$((budget - (SECONDS - started))) status=0 state
   shift 2
+  rm -f "$out/$name.log" "$out/$name.jsonl"  # what an earlier run measured
   [ "$limit" -lt "$left" ] || limit=$left
   if [ "$limit" -lt 5 ]; then
     failed=$((failed + 1))

@@ -3,23 +3,20 @@
 
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 namespace inferd::api {
 
 Error RepeatedHeader(std::string_view name) {
   return InvalidArgument("{} is there more than once; send it once", name);
 }
 
-Result<std::string_view> AgreedTenant(
+std::string AgreedTenant(
     const std::array<std::optional<std::string_view>, kTenantHeaders.size()>& values) {
-  std::optional<std::string_view> agreed;
+  std::optional<std::string> agreed;
   for (const auto& value : values) {
     if (value && agreed && *value != *agreed) {
-      return InvalidArgument(
-          "{}, {} and {} name different tenants; send one of them, and let the gateway remove what "
-          "its clients send",
-          kTenantHeaders[0],
-          kTenantHeaders[1],
-          kTenantHeaders[2]);
+      return fmt::format("{}\n{}", *agreed, *value);
     }
     agreed = value ? value : agreed;
   }

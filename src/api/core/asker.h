@@ -9,6 +9,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace inferd::api {
@@ -33,9 +34,9 @@ inline constexpr std::array kAskerHeaders = {"authorization",
 Error RepeatedHeader(std::string_view name);
 
 /// The tenant that the headers of kTenantHeaders name, in their order; nullopt: that one is not
-/// there; empty: none. kInvalidArgument when two differ, an empty one too: a gateway sets one of
-/// them, and a client could have added another.
-Result<std::string_view> AgreedTenant(
+/// there; empty: none. When two differ, an empty one too, both, a line each, which the gate takes
+/// of no gateway: it sets one of them, and a client could have added another.
+std::string AgreedTenant(
     const std::array<std::optional<std::string_view>, kTenantHeaders.size()>& values);
 
 /// What tenant::Gate's error means for the client.

@@ -23,7 +23,7 @@ std::string_view Metadata(const grpc::ServerContextBase& context, const char* na
 }
 
 /// As of HTTP's headers. kInvalidArgument when it is not clear who asks.
-Result<std::string_view> TenantIn(const grpc::ServerContextBase& context) {
+Result<std::string> TenantIn(const grpc::ServerContextBase& context) {
   for (const char* const name : kAskerHeaders) {
     if (context.client_metadata().count(name) > 1) {
       return RepeatedHeader(name);
@@ -47,7 +47,11 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
   if (gate == nullptr) {
     return std::shared_ptr<tenant::Admission>();
   }
-  INFERD_ASSIGN(const std::string_view tenant, TenantIn(context));
+  const auto tenant = TenantIn(context);
+  if (!tenant.ok()) {
+    fault->code = "invalid_tenant";
+    return tenant.error();
+  }
   std::string_view key = Metadata(context, "authorization");
   constexpr std::string_view kBearer = "Bearer ";
   key = key.starts_with(kBearer) ? key.substr(kBearer.size()) : Metadata(context, "x-api-key");
@@ -57,7 +61,7 @@ Result<std::shared_ptr<tenant::Admission>> GrpcShared::Admit(const grpc::ServerC
                                .scope = scope,
                                .operation = operation,
                                .request_id = Metadata(context, "x-request-id"),
-                               .tenant = tenant,
+                               .tenant = *tenant,
                                .weight = Metadata(context, kWeightHeader),
                                .objective = Metadata(context, kObjectiveHeader)},
                               &refusal);

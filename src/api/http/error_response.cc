@@ -10,7 +10,7 @@ namespace {
 /// Whether the same request may be taken if it is sent again soon; nullopt: nothing is known beyond
 /// what the status says. Clients would repeat a 409 by themselves, but here it is the answer to
 /// what was aborted or is under way. A server that sleeps does not change by itself, one that has
-/// failed ends. A 503 without a reason ended a request that ran, and may have been its doing.
+/// failed ends. A 503 without a reason ended a request that was taken, and may have been its doing.
 std::optional<bool> ShouldRetry(int status, const Fault& fault) {
   if (status == 409 || fault.retry_after_ms < 0) {
     return false;

@@ -89,8 +89,7 @@ Result<> ReadAsker(const Message& message, HttpRequest* head) {
       tenants[i] = {found->value().data(), found->value().size()};
     }
   }
-  INFERD_ASSIGN(const std::string_view tenant, AgreedTenant(tenants));
-  head->tenant = tenant;
+  head->tenant = AgreedTenant(tenants);
   head->tenant_weight = Text(message[kWeightHeader]);
   head->objective = Text(message[kObjectiveHeader]);
   return {};

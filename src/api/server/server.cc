@@ -50,7 +50,6 @@ Outcome RunHandler(const Endpoint& endpoint,
   return response;
 }
 
-/// OpenAI's `error.code` of a request that the gate refused.
 }  // namespace
 
 Server::Server(const HttpOptions& options,

@@ -247,6 +247,9 @@ TEST_F(KeysTest, AGatewaysHeadersAreBelievedOfGatewaysOnly) {
                                      short_one + "X-Gateway-Inference-Fairness-Id:\r\n"}) {
     EXPECT_EQ(Chat(as_gateway + unclear).status, 400) << "whose it is must be clear: " << unclear;
   }
+  for (const std::string& unclear : {ours + short_one, "X-Inferd-Tenant:\r\n" + fairness}) {
+    EXPECT_EQ(tenant_of(kAlice + unclear), "alice") << "to who is no gateway they mean nothing";
+  }
 
   const std::string bulk = "X-Gateway-Inference-Objective: bulk\r\n";
   const auto priority_of = [&](const std::string& headers, const std::string& fields) {
