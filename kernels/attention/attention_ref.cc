@@ -117,36 +117,23 @@ void AttendRow(const AttentionArgs& args, int row) {
   }
 }
 
+template <class Page>
+void Attend(const AttentionArgs& args) {
+  for (int row = 0; row < args.rows; ++row) {
+    AttendRow<Page>(args, row);
+  }
+}
+
 }  // namespace
 
-void AttentionBf16Scalar(const AttentionArgs& args) {
-  for (int row = 0; row < args.rows; ++row) {
-    AttendRow<Bf16Page>(args, row);
-  }
-}
+void AttentionBf16Scalar(const AttentionArgs& args) { Attend<Bf16Page>(args); }
 
-void AttentionHalfScalar(const AttentionArgs& args) {
-  for (int row = 0; row < args.rows; ++row) {
-    AttendRow<HalfPage>(args, row);
-  }
-}
+void AttentionHalfScalar(const AttentionArgs& args) { Attend<HalfPage>(args); }
 
-void AttentionFloatScalar(const AttentionArgs& args) {
-  for (int row = 0; row < args.rows; ++row) {
-    AttendRow<FloatPage>(args, row);
-  }
-}
+void AttentionFloatScalar(const AttentionArgs& args) { Attend<FloatPage>(args); }
 
-void AttentionFp8Scalar(const AttentionArgs& args) {
-  for (int row = 0; row < args.rows; ++row) {
-    AttendRow<Fp8Page>(args, row);
-  }
-}
+void AttentionFp8Scalar(const AttentionArgs& args) { Attend<Fp8Page>(args); }
 
-void AttentionInt8Scalar(const AttentionArgs& args) {
-  for (int row = 0; row < args.rows; ++row) {
-    AttendRow<Int8Page>(args, row);
-  }
-}
+void AttentionInt8Scalar(const AttentionArgs& args) { Attend<Int8Page>(args); }
 
 }  // namespace inferd::kernels
