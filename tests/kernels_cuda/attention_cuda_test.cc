@@ -5,7 +5,7 @@
 
 #include "device_fixture.h"
 #include "kernels/attention/qkv_cuda.h"
-#include "kernels/types.h"
+#include "stored_kv.h"
 
 #include <gtest/gtest.h>
 
@@ -141,36 +141,16 @@ class Attention {
                 int i) const {
     const int page =
         tables_[static_cast<std::size_t>(sequence * kMaxPages + token / kCudaPageTokens)];
-    const std::size_t slot =
-        static_cast<std::size_t>((head * 2 + which) * kCudaPageTokens + token % kCudaPageTokens);
-    const std::byte* base = bytes.data() + static_cast<std::size_t>(page) * page_bytes_;
-    const std::byte* at =
-        base + (slot * static_cast<std::size_t>(c_.head_dim) + static_cast<std::size_t>(i)) *
-                   KvValueBytes(c_.format);
-    std::uint16_t half = 0;
-    float value = 0;
-    switch (c_.format) {
-      case KvFormat::kF32:
-        std::memcpy(&value, at, 4);
-        return value;
-      case KvFormat::kF16:
-        std::memcpy(&half, at, 2);
-        return HalfToFloat(half);
-      case KvFormat::kBf16:
-        std::memcpy(&half, at, 2);
-        return Bf16ToFloat(half);
-      case KvFormat::kF8E4M3:
-        return Fp8ToFloat(static_cast<std::uint8_t>(*at)) *
-               (which == 0 ? Kv().k_scale : Kv().v_scale);
-      case KvFormat::kInt8:
-        std::memcpy(&value,
-                    base +
-                        static_cast<std::size_t>(c_.kv_heads * 2 * kCudaPageTokens * c_.head_dim) +
-                        slot * 4,
-                    4);
-        return static_cast<std::int8_t>(*at) * static_cast<double>(value);
-    }
-    return 0;
+    const double value = StoredKv(bytes.data() + static_cast<std::size_t>(page) * page_bytes_,
+                                  c_.format,
+                                  c_.kv_heads,
+                                  c_.head_dim,
+                                  head,
+                                  which,
+                                  token % kCudaPageTokens,
+                                  i);
+    const bool scaled = c_.format == KvFormat::kF8E4M3;
+    return value * (!scaled ? 1.0F : which == 0 ? Kv().k_scale : Kv().v_scale);
   }
 
  private:

@@ -2,7 +2,7 @@
 // What QkvPost leaves in the pages, for every format, against the values it was given.
 #include "device_fixture.h"
 #include "kernels/attention/qkv_cuda.h"
-#include "kernels/types.h"
+#include "stored_kv.h"
 
 #include <gtest/gtest.h>
 
@@ -46,33 +46,6 @@ class QkvPostWrite : public testing::TestWithParam<Bound> {
       std::copy(sums, sums + 16, values->begin() + static_cast<std::ptrdiff_t>(begin));
     }
   }
-
-  // Value i of K (0) or V (1) at `slot` of a page, read as documented in kv_cuda.h.
-  double Stored(const std::byte* page, int head, int which, int slot, int i) const {
-    const KvFormat format = GetParam().format;
-    const std::size_t token = static_cast<std::size_t>((head * 2 + which) * kCudaPageTokens + slot);
-    const std::byte* at =
-        page + (token * kDim + static_cast<std::size_t>(i)) * KvValueBytes(format);
-    std::uint16_t half = 0;
-    float value = 0;
-    switch (format) {
-      case KvFormat::kF32:
-        std::memcpy(&value, at, 4);
-        return value;
-      case KvFormat::kF16:
-        std::memcpy(&half, at, 2);
-        return HalfToFloat(half);
-      case KvFormat::kBf16:
-        std::memcpy(&half, at, 2);
-        return Bf16ToFloat(half);
-      case KvFormat::kF8E4M3:
-        return Fp8ToFloat(static_cast<std::uint8_t>(*at));
-      case KvFormat::kInt8:
-        std::memcpy(&value, page + kHeads * 2 * kCudaPageTokens * kDim + token * 4, 4);
-        return static_cast<double>(value) * static_cast<std::int8_t>(*at);
-    }
-    return NAN;
-  }
 };
 
 TEST_P(QkvPostWrite, KeepsWhatTheFormatCanAndTouchesNothingElse) {
@@ -110,7 +83,7 @@ TEST_P(QkvPostWrite, KeepsWhatTheFormatCanAndTouchesNothingElse) {
           double want = given[static_cast<std::size_t>((row * kHeads + head) * kDim + i)];
           want = GetParam().format == KvFormat::kF8E4M3 ? std::min(want, 448.0) : want;
           const double step = 0x1p-10 * (GetParam().relative > 0x1p-6 ? 1 : 0);  // E4M3's denormals
-          EXPECT_NEAR(Stored(page, head, which, slot, i),
+          EXPECT_NEAR(StoredKv(page, GetParam().format, kHeads, kDim, head, which, slot, i),
                       want,
                       GetParam().relative * std::fabs(want) + step +
                           GetParam().steps * Largest(given, row, head))
