@@ -109,13 +109,12 @@ Result<ProfilePlan> PlanProfile(const std::string& file,
   INFERD_ASSIGN(plan.base, BaseProfile(config, options.device.kind));
   INFERD_ASSIGN(const auto shards, spec::PlanShards(options.model, options.parallel, options.cut));
   plan.measured.bytes_per_weight = spec::BytesPerWeight(options.model, options.weight_bytes);
-  plan.measured.stage =
-      cost::MakeStages(options.model,
-                       shards,
-                       plan.measured.bytes_per_weight,
-                       static_cast<double>(spec::KvBytesPerValue(options.kv_dtype, options.model)),
-                       plan.base)
-          .front();
+  plan.measured.stage = cost::MakeStages(options.model,
+                                         shards,
+                                         plan.measured.bytes_per_weight,
+                                         spec::KvBytesPerValue(options.kv_dtype, options.model),
+                                         plan.base)
+                            .front();
   plan.measured.max_batched_tokens = options.max_num_batched_tokens;
   const std::string like = plan.base.name;
   plan.base.name = std::move(name);

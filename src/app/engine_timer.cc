@@ -189,7 +189,10 @@ Result<> EngineTimer::Drain(std::int64_t streams) {
     if (std::all_of(stats.begin(), stats.end(), [](const leader::ReplicaStats& replica) {
           return replica.running == 0 && replica.waiting == 0;
         })) {
-      return {};
+      // Steps that ranks have begun, or have been sent ahead, go on. They end in order, so that of
+      // a generation of one token is the last.
+      INFERD_TRY(Submit(1, 1, 1));
+      return sink_->WaitForTokens(1, stall_deadline_ms_, give_up_);
     }
     if (give_up_()) {
       return Cancelled("stopped");
@@ -199,14 +202,7 @@ Result<> EngineTimer::Drain(std::int64_t streams) {
   return DeadlineExceeded("cancelled generations still run after {} s", stall_deadline_ms_ / 1000);
 }
 
-Result<> EngineTimer::Settle() {
-  INFERD_TRY(Submit(1, 1, 1));
-  INFERD_TRY(sink_->WaitForTokens(1, stall_deadline_ms_, give_up_));
-  return Drain(1);
-}
-
 Result<EngineTiming> EngineTimer::Prefill(std::int64_t tokens) {
-  INFERD_TRY(Settle());
   const auto begin = SteadyClock::now();
   INFERD_TRY(Submit(1, tokens, 1));
   INFERD_TRY(sink_->WaitForTokens(1, stall_deadline_ms_, give_up_));

@@ -54,11 +54,9 @@ class EngineTimer {
   class Sink;
 
   Result<> Submit(std::int64_t streams, std::int64_t context, std::int64_t max_tokens);
-  /// Until no generation is left, so that the next measurement has the machine to itself.
+  /// Until no generation is left, and no step, so that the next measurement has the machine to
+  /// itself.
   Result<> Drain(std::int64_t streams);
-  /// Until no step is left either: those of cancelled generations that ranks have begun, or have
-  /// been sent ahead, go on. Steps end in order, so a generation of one token is the last.
-  Result<> Settle();
 
   leader::InferenceService* const service_;
   const std::int64_t stall_deadline_ms_;
