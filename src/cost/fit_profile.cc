@@ -4,12 +4,12 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <string_view>
 #include <utility>
 
 namespace inferd::cost {
@@ -128,19 +128,11 @@ Result<> Check(const DeviceProfile& base, const Point& found) {
 }
 
 /// A double-quoted scalar of YAML.
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      quoted += fmt::format("\\x{:02x}", c);
-      continue;
-    }
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-    }
-    quoted += c;
-  }
-  return quoted + '"';
+std::string Quoted(const std::string& text) {
+  YAML::Emitter out;
+  out.SetStringFormat(YAML::DoubleQuoted);
+  out << text;
+  return out.c_str();
 }
 
 std::string LinkYaml(const char* key, const Link& link, int devices) {
