@@ -2,7 +2,7 @@
 #include "api/core/generation_host.h"
 
 #include "api/core/event_ring.h"
-#include "api/core/retry_after.h"
+#include "api/core/refusal.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"

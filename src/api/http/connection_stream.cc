@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of a connection that runs while its request generates: events in, the stream out.
-#include "api/core/retry_after.h"
+#include "api/core/refusal.h"
 #include "api/http/connection.h"
 #include "api/http/error_response.h"
 #include "api/http/running_requests.h"

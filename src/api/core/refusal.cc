@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/core/retry_after.h"
+#include "api/core/refusal.h"
 
 #include <algorithm>
 #include <cstdint>
