@@ -35,8 +35,6 @@ void Replica::Handle(WakeEvent& /*event*/) {
   }
   asleep_ = false;
   waking_ = true;
-  gave_up_waiting_ = false;
-  lost_for_good_.store(false);
   fault_began_ns_ = clock_.NowNs();
   phase_.store(Phase::kRecovering);
   ranks_.Wake();
