@@ -55,6 +55,7 @@ struct WorkerSettings {
 struct SchedulerConfig {
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 512;
+  std::string target_itl = "150ms";  // "0": no bound
   std::int64_t max_waiting = 1024;
   std::int64_t max_waiting_tokens = 0;     // of prompts; 0: no limit
   std::int64_t max_predicted_wait_ms = 0;  // 0: no limit

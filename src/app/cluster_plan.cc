@@ -96,15 +96,17 @@ Result<double> OrDefault(
   return ParseNumber(flag, text, min, max);
 }
 
-Result<> FillWorkload(const PlanFlags& flags, plan::LayoutRequest* request) {
+Result<> FillWorkload(const CommandLine& line, plan::LayoutRequest* request) {
+  const PlanFlags& flags = line.plan;
   INFERD_ASSIGN(request->rate, OrDefault("--rate", flags.rate, 0, 1e-6, 1e9));
   INFERD_ASSIGN(request->lengths.input, OrDefault("--input", flags.input, 1000, 1, 1e7));
   INFERD_ASSIGN(request->lengths.output, OrDefault("--output", flags.output, 300, 1, 1e7));
   if (!flags.target_ttft.empty()) {
     INFERD_ASSIGN(request->targets.ttft_s, ParseSeconds("--target-ttft", flags.target_ttft));
   }
-  if (!flags.target_itl.empty()) {
-    INFERD_ASSIGN(request->targets.itl_s, ParseSeconds("--target-itl", flags.target_itl));
+  if (!line.config.scheduler.target_itl.empty()) {
+    INFERD_ASSIGN(request->targets.itl_s,
+                  ParseSeconds("--target-itl", line.config.scheduler.target_itl));
   }
   INFERD_ASSIGN(const double redundancy,
                 OrDefault("--redundancy", flags.redundancy, 0, 0, kMaxDevices));
@@ -212,7 +214,7 @@ Result<plan::LayoutRequest> MakeLayoutRequest(const CommandLine& line) {
   request.memory_utilization = line.config.worker.gpu_memory_utilization;
   request.max_num_seqs = line.config.scheduler.max_num_seqs;
   request.max_batched_tokens = line.config.scheduler.max_num_batched_tokens;
-  INFERD_TRY(FillWorkload(line.plan, &request));
+  INFERD_TRY(FillWorkload(line, &request));
   return request;
 }
 

@@ -288,7 +288,6 @@ class Parser {
         {"--input", &plan->input},
         {"--output", &plan->output},
         {"--target-ttft", &plan->target_ttft},
-        {"--target-itl", &plan->target_itl},
         {"--redundancy", &plan->redundancy},
         {"--weight-bits", &plan->weight_bits},
         {"--simulate", &plan->simulate},
@@ -379,6 +378,9 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   }
   if (line.command == "plan") {
     TakeAuto(&words, &line.plan);
+  }
+  if (line.command == "plan") {
+    line.config.scheduler.target_itl.clear();  // a target only where one is given
   }
   if (line.command == "plan" && std::ranges::any_of(words, [](const std::string& word) {
         return word == "--gpus" || word.starts_with("--gpus=");

@@ -24,7 +24,7 @@ struct BenchOptions {
 /// Flags of `inferd plan` and `inferd topo`, as texts; cluster_plan.cc reads them.
 struct PlanFlags {
   std::string gpus, nodes, topology, devices_file;
-  std::string rate, input, output, target_ttft, target_itl, redundancy;
+  std::string rate, input, output, target_ttft, redundancy;
   std::string weight_bits;
   std::string tp, pp, ep;  // "auto", or empty
   // Of traces and simulations.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "app/cluster_plan.h"
 #include "app/commands.h"
 #include "app/kv_events_config.h"
 #include "app/progress.h"
@@ -18,6 +19,8 @@
 
 namespace inferd::app {
 namespace {
+
+constexpr double kMaxTargetItlS = 3600;
 
 std::int32_t Int32(std::int64_t value) {
   return static_cast<std::int32_t>(value);
@@ -111,6 +114,18 @@ std::int64_t StallDeadlineMs(const SchedulerConfig& scheduler) {
                    scheduler.recovery_deadline_ms + 1000});
 }
 
+/// 0: no bound, as `inferd plan` has it where no target is given.
+Result<std::int64_t> TargetItlNs(const std::string& text) {
+  if (text.empty() || text == "0") {
+    return std::int64_t{0};
+  }
+  INFERD_ASSIGN(const double seconds, ParseSeconds("--target-itl", text));
+  if (seconds > kMaxTargetItlS) {
+    return InvalidArgument("--target-itl is '{}'; {} s is the most", text, kMaxTargetItlS);
+  }
+  return static_cast<std::int64_t>(seconds * 1e9);
+}
+
 }  // namespace
 
 Result<std::string> ClusterSecret(const ClusterConfig& cluster) {
@@ -165,6 +180,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.max_model_len = config.model.max_model_len;
   options.max_num_seqs = Int32(config.scheduler.max_num_seqs);
   options.max_num_batched_tokens = Int32(config.scheduler.max_num_batched_tokens);
+  INFERD_ASSIGN(options.target_itl_ns, TargetItlNs(config.scheduler.target_itl));
   options.max_waiting = config.scheduler.max_waiting;
   options.max_waiting_tokens = config.scheduler.max_waiting_tokens;
   options.max_predicted_wait_ms = config.scheduler.max_predicted_wait_ms;

@@ -228,6 +228,11 @@ void AddScheduler(SchedulerConfig* s, std::vector<Setting>* out) {
            &s->max_num_batched_tokens,
            1,
            1 << 20},
+          {"scheduler.target_itl",
+           {"--target-itl"},
+           "Time between two tokens of a stream that the prompts of others may stretch it to, e.g. "
+           "80ms; 0: no bound. Prompts get at least half of the time in any case",
+           &s->target_itl},
           {"scheduler.max_waiting",
            {"--max-waiting"},
            "Sequences that may wait, per replica; beyond: 429",

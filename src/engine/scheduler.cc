@@ -31,7 +31,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& options,
     : options_(options),
       clock_(clock),
       hasher_(hasher),
-      names_(PrefixHasher::Stable(options.page_size)) {
+      names_(PrefixHasher::Stable(options.page_size)),
+      pacer_({options.target_itl_ns, options.num_stages, options.page_size}) {
   INFERD_CHECK(options.num_groups > 0 && options.num_stages > 0 && options.max_in_flight > 0);
   INFERD_CHECK(options.page_size > 0 && options.num_pages > 0 && options.max_num_seqs > 0);
   INFERD_CHECK(options.max_batched_tokens >= 2 && options.max_model_len > 0 &&

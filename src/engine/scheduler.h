@@ -28,9 +28,8 @@ struct SchedulerOptions {
   std::int64_t num_pages = 0;             // per group
   std::int32_t max_num_seqs = 64;         // rows per group
   std::int32_t max_batched_tokens = 512;  // per step and group, at least 2
-  /// Prefill tokens per step and group while others decode, 0: only max_batched_tokens limits.
-  /// Bounds the inter-token time that a long prompt costs its neighbours.
-  std::int32_t max_mixed_prefill_tokens = 0;
+  /// As StepPacerOptions::target_itl_ns.
+  std::int64_t target_itl_ns = 0;
   std::int64_t max_model_len = 4096;  // prompt and output
   std::int64_t max_waiting = 1024;    // sequences that Add() lets wait
   bool prefix_cache = true;

@@ -7,6 +7,7 @@
 #include "engine/fair_queue.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/step_pacer.h"
 
 #include <compare>
 #include <cstdint>
@@ -52,6 +53,9 @@ class Scheduler::Impl {
   struct StepInFlight {
     std::vector<std::vector<Entry>> groups;  // [group], in the order of the plan
     std::int32_t num_left = 0;               // groups without a result
+    std::int64_t planned_ns = 0;
+    // Of the group with the most: rows of decodes and their guesses, tokens of prompts.
+    std::int64_t decodes = 0, prompt_tokens = 0;
   };
 
   struct Chunk {
@@ -139,6 +143,7 @@ class Scheduler::Impl {
   std::int64_t DecodeLimit(const Group& group) const;
 
   // step_completion.cc
+  void LearnPace(const StepInFlight& step);
   Result<> CompleteEntries(const spec::StepResult& result, const std::vector<Entry>& entries);
   void CompleteEntry(const Entry& entry, std::span<const spec::SampledToken> sampled);
   bool TakeTokens(const Entry& entry, std::span<const spec::SampledToken> sampled);
@@ -173,10 +178,12 @@ class Scheduler::Impl {
   std::set<Deadline> deadlines_;
   std::deque<StepInFlight> in_flight_;     // steps [next_step_ - size, next_step_)
   std::vector<StepInFlight> spare_steps_;  // emptied ones, to reuse their memory
-  StepInFlight current_;                   // the step being planned
-  BlockManager::Prefix prefix_;            // scratch of admission
-  std::vector<Sequence*> candidates_;      // scratch of PlanDecodes
-  std::vector<std::int32_t> draft_;        // scratch of PlanDecodes
+  StepPacer pacer_;
+  std::int64_t last_completed_ns_ = 0;  // when the last step was whole
+  StepInFlight current_;                // the step being planned
+  BlockManager::Prefix prefix_;         // scratch of admission
+  std::vector<Sequence*> candidates_;   // scratch of PlanDecodes
+  std::vector<std::int32_t> draft_;     // scratch of PlanDecodes
   std::vector<TokenEvent> events_;
   std::vector<MaskRequest> mask_requests_;
   SchedulerStats stats_;

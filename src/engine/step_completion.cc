@@ -50,10 +50,19 @@ Result<> Scheduler::Impl::Complete(const spec::StepResult& result) {
   INFERD_TRY(CompleteEntries(result, step.groups[group_index]));
   --step.num_left;
   while (!in_flight_.empty() && in_flight_.front().num_left == 0) {
+    LearnPace(in_flight_.front());
     spare_steps_.push_back(std::move(in_flight_.front()));
     in_flight_.pop_front();
   }
   return {};
+}
+
+// A step planned ahead waits for the one before it: its own time begins when that is whole.
+void Scheduler::Impl::LearnPace(const StepInFlight& step) {
+  const std::int64_t now_ns = clock_.NowNs();
+  pacer_.Learn(
+      step.decodes, step.prompt_tokens, now_ns - std::max(step.planned_ns, last_completed_ns_));
+  last_completed_ns_ = now_ns;
 }
 
 Result<> Scheduler::Impl::CompleteEntries(const spec::StepResult& result,

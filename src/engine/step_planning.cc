@@ -43,6 +43,7 @@ std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
   }
   CloseRows(&plan);
   current_.num_left = options_.num_groups;
+  current_.planned_ns = clock_.NowNs();
   in_flight_.push_back(std::move(current_));
   current_ = StepInFlight{};
   if (!spare_steps_.empty()) {
@@ -81,6 +82,8 @@ void Scheduler::Impl::BeginStep() {
     group->budget = options_.max_batched_tokens;
     group->has_decodes = false;
   }
+  current_.decodes = 0;
+  current_.prompt_tokens = 0;
 }
 
 // Leaves a quarter of the step to prefill when there is any, so that neither starves the other;
@@ -200,8 +203,9 @@ void Scheduler::Impl::EmitDecode(Sequence* sequence, spec::StepPlan* plan) {
 // With several contenders none takes more than half at first, so that short prompts pass a long one
 // while the first in order always advances. What is left then goes to the first.
 void Scheduler::Impl::ShareOutPrefill(Group* group) {
-  if (group->has_decodes && options_.max_mixed_prefill_tokens > 0) {
-    group->budget = std::min<std::int64_t>(group->budget, options_.max_mixed_prefill_tokens);
+  current_.decodes = std::max(current_.decodes, options_.max_batched_tokens - group->budget);
+  if (group->has_decodes) {
+    group->budget = std::min(group->budget, pacer_.MostPromptTokens());
   }
   const std::int64_t half = std::max<std::int64_t>(options_.page_size, group->budget / 2);
   const std::int64_t most = group->prefilling.size() > 1 ? half : group->budget;
@@ -227,6 +231,7 @@ void Scheduler::Impl::ShareOutPrefill(Group* group) {
 }
 
 void Scheduler::Impl::PlanPrefills(Group* group, spec::StepPlan* plan) {
+  std::int64_t planned = 0;
   for (const Chunk& chunk : group->chunks) {
     Sequence* sequence = chunk.sequence;
     const auto num_tokens = static_cast<std::int64_t>(sequence->tokens.size());
@@ -240,12 +245,14 @@ void Scheduler::Impl::PlanPrefills(Group* group, spec::StepPlan* plan) {
     const std::int64_t count = end - sequence->next_position;
     EmitWork(sequence, count, last && num_tokens < sequence->max_tokens_total, plan);
     group->prefill_backlog -= count;
+    planned += count;
     if (last) {
       sequence->state = SequenceState::kDecode;
       group->prefilling.erase(std::lower_bound(
           group->prefilling.begin(), group->prefilling.end(), sequence, RunsBefore()));
     }
   }
+  current_.prompt_tokens = std::max(current_.prompt_tokens, planned);
 }
 
 spec::RowWork& Scheduler::Impl::EmitWork(Sequence* sequence,

@@ -472,6 +472,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     scheduler.num_pages = sizing_.kv_pages;
     scheduler.max_num_seqs = options_.max_num_seqs;
     scheduler.max_batched_tokens = options_.max_num_batched_tokens;
+    scheduler.target_itl_ns = options_.target_itl_ns;
     scheduler.max_model_len = sizing_.max_model_len;
     scheduler.max_waiting = MaxWaiting();
     scheduler.prefix_cache = options_.prefix_cache;

@@ -31,6 +31,7 @@ struct LeaderOptions {
   spec::DeviceChoice device;
   std::int32_t max_num_seqs = 64;
   std::int32_t max_num_batched_tokens = 512;
+  std::int64_t target_itl_ns = 0;  // see engine::StepPacerOptions
   std::int64_t max_model_len =
       0;  // 0: what the model was trained for, lowered to what the memory holds
   std::int64_t max_waiting = 1024;      // sequences that may queue per replica

@@ -58,8 +58,8 @@ SchedulerOptions RandomOptions(Random* random) {
   options.max_num_seqs = static_cast<std::int32_t>(random->Between(1, 6));
   options.max_batched_tokens =
       static_cast<std::int32_t>(random->OneIn(3) ? random->Between(2, 5) : random->Between(6, 40));
-  options.max_mixed_prefill_tokens =
-      random->OneIn(3) ? static_cast<std::int32_t>(random->Between(1, 8)) : 0;
+  options.target_itl_ns =
+      random->OneIn(3) ? random->Between(2, 80) : 0;  // the clock's steps are 1 to 20
   options.max_model_len = random->Between(10, 60);
   options.max_waiting = random->Between(3, 30);
   options.prefix_cache = !random->OneIn(4);

@@ -144,15 +144,38 @@ TEST_F(SchedulerTest, ChunksALongPromptBesideDecodes) {
   Drain();
 }
 
-TEST_F(SchedulerTest, MixedPrefillIsLimitedWhileOthersDecode) {
+TEST_F(SchedulerTest, APromptTakesNoMoreOfAStepThanTheTimeBetweenTokensAllows) {
   options_.max_in_flight = 1;
-  options_.max_mixed_prefill_tokens = 8;
+  options_.target_itl_ns = 13'000'000;
   Start();
-  Add(Request(1, 31, 5));
-  EXPECT_EQ(Plan()->work[0].count, 31);  // alone: the whole budget
+  Add(Request(1, 32, 8));
+  EXPECT_EQ(Plan()->work[0].count, 32);  // alone: the whole budget
+  clock_.AdvanceMs(32);
+  Complete();
+  EXPECT_EQ(Plan()->work.size(), 1U);
+  clock_.AdvanceMs(5);
   Complete();
   Add(Request(2, 31, 5));
+  EXPECT_EQ(Plan()->work[1].count, 8);  // 5 ms for the decode, 1 ms a token
+  clock_.AdvanceMs(13);
+  Complete();
+  Drain();
+}
+
+TEST_F(SchedulerTest, AStepPlannedAheadIsNotTimedWhileItWaits) {
+  options_.max_in_flight = 2;
+  options_.target_itl_ns = 13'000'000;
+  Start();
+  Add(Request(1, 32, 9));
+  Plan();
+  Plan();
+  clock_.AdvanceMs(32);
+  Complete();
+  clock_.AdvanceMs(5);
+  Complete();  // a decode of 5 ms, planned 37 ms ago
+  Add(Request(2, 31, 5));
   EXPECT_EQ(Plan()->work[1].count, 8);
+  clock_.AdvanceMs(13);
   Complete();
   Drain();
 }
