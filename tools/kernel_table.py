@@ -35,6 +35,11 @@ def shape(name):
         return (128, 0, *product(name, tiles * 8))
     if "MatMulTiled" in name:
         return (128, 0, *product(name, 512))
+    if "SplitRows" in name:
+        terms = int(re.search(r", \(?(?:int\))?(\d+)>", name).group(1))
+        return (256, 0, 512 * HIDDEN * (4 + 2 * terms), 3 * terms * 512 * HIDDEN, f"512 rows of {HIDDEN}")
+    if "GatherColumns" in name:
+        return (256, 0, norm * 2 + HIDDEN * 4, 0, f"one row of {HIDDEN}")
     if "AttentionRows" in name:
         teams, strips = map(int, re.search(r"\(?(?:int\))?(\d+), \(?(?:int\))?(\d+)>", name).groups())
         dim = {2: 64, 4: 128, 8: 256, 16: 512}[strips]

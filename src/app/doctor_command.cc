@@ -208,6 +208,14 @@ void CheckGpus(Report* report) {
     report->Note("NCCL: " + nccl.error().message(),
                  "groups of GPUs then exchange through the host's memory");
   }
+  const Result<std::string> cublaslt = ops::CublasLtVersion();
+  if (cublaslt.ok()) {
+    report->Fine("cuBLASLt " + *cublaslt);
+  } else if (has_gpus) {
+    report->Note("cuBLASLt: " + cublaslt.error().message(),
+                 "own kernels then do the products of long prompts too, which takes longer; "
+                 "libcublas has it");
+  }
   CheckLocked(has_gpus, report);
 }
 

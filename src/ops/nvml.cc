@@ -169,4 +169,15 @@ Result<std::string> NcclVersion(const char* library) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+Result<std::string> CublasLtVersion(std::initializer_list<const char*> libraries) {
+  for (const char* const name : libraries) {
+    const Library library(name);
+    // Versions fit an int, which is what the low half of the result is.
+    if (const int version = library ? library.Call("cublasLtGetVersion") : -1; version > 0) {
+      return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+    }
+  }
+  return Unavailable("{} is not there", *libraries.begin());
+}
+
 }  // namespace inferd::ops

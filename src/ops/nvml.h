@@ -6,6 +6,7 @@
 #include "inferd/result.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,5 +64,9 @@ Result<GpuHost> ReadGpus(const char* library = "libnvidia-ml.so.1");
 
 /// "2.27.3" of the installed NCCL; kUnavailable: none is found.
 Result<std::string> NcclVersion(const char* library = "libnccl.so.2");
+
+/// "13.0.2" of the first of these cuBLASLt libraries that is installed; kUnavailable: none is.
+Result<std::string> CublasLtVersion(std::initializer_list<const char*> libraries = {
+                                        "libcublasLt.so.13", "libcublasLt.so.12"});
 
 }  // namespace inferd::ops

@@ -78,6 +78,8 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nvml")
     (folder / "nvml.c").write_text(LIBRARY)
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(folder / "libnvidia-ml.so.1"), str(folder / "nvml.c")], check=True)
+    (folder / "cublas.c").write_text("unsigned long cublasLtGetVersion(void) { return 120804; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(folder / "libcublasLt.so.12"), str(folder / "cublas.c")], check=True)
     return folder
 
 
@@ -119,6 +121,7 @@ def test_doctor_tells_names_memory_and_links(ask):
     assert all(line.startswith("ok") for line in lines.values())
     assert "GPUs 0 and 1: through one PCIe switch, peer access works" in report.stdout
     assert "GPUs 1 and 2: across sockets, peer access works" in report.stdout
+    assert "ok     cuBLASLt 12.8.4" in report.stdout
 
 
 @pytest.mark.parametrize("fault, mark, says", [

@@ -1,145 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by NVIDIA's library, the mark for our own: BF16 and FP8 at the shapes of large_matmul
-// and one large square. inferd itself does not use the library; here it is opened where it is
-// installed. Declared below is what is called of its interface (docs.nvidia.com/cuda/cublas,
-// cublasLt).
+// Products by cuBLASLt as the device calls it, at the shapes of large_matmul and one large square:
+// BF16 with inputs of one term, which is the mark for our own kernels, and of two, which is what
+// the device gives it; F16, F32 and FP8.
 #include "bench.h"
-
-#include <dlfcn.h>
+#include "ops/cuda/cublaslt.h"
 
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 namespace inferd::gpu {
 namespace {
 
-using Handle = void*;
-using Layout = void*;
-using Product = void*;
-constexpr int kF32 = 0, kBf16 = 14, kFp8 = 28;  // cudaDataType_t
-constexpr int kCompute32F = 68;                 // cublasComputeType_t
-constexpr int kTransposeA = 3, kFastSums = 25;  // cublasLtMatmulDescAttributes_t
+namespace lt = ops::INFERD_CUDA_NAMESPACE;
 
-struct Library {
-  int (*create)(Handle*) = nullptr;
-  int (*destroy)(Handle) = nullptr;
-  int (*product_create)(Product*, int compute, int scale_type) = nullptr;
-  int (*product_destroy)(Product) = nullptr;
-  int (*product_set)(Product, int attribute, const void* value, std::size_t bytes) = nullptr;
-  int (*layout_create)(
-      Layout*, int type, std::uint64_t rows, std::uint64_t columns, std::int64_t ld) = nullptr;
-  int (*layout_destroy)(Layout) = nullptr;
-  int (*multiply)(Handle,
-                  Product,
-                  const void* alpha,
-                  const void* a,
-                  Layout,
-                  const void* b,
-                  Layout,
-                  const void* beta,
-                  const void* c,
-                  Layout,
-                  void* d,
-                  Layout,
-                  const void* algorithm,
-                  void* workspace,
-                  std::size_t workspace_bytes,
-                  kernels::cuda::Stream) = nullptr;
-
-  bool Open() {
-    void* handle = nullptr;
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}) {
-      handle = handle != nullptr ? handle : ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    }
-    const auto find = [handle](const char* name, auto* function) {
-      *function =
-          handle == nullptr
-              ? nullptr
-              : reinterpret_cast<std::remove_pointer_t<decltype(function)>>(::dlsym(handle, name));
-      return *function != nullptr;
-    };
-    return find("cublasLtCreate", &create) && find("cublasLtDestroy", &destroy) &&
-           find("cublasLtMatmulDescCreate", &product_create) &&
-           find("cublasLtMatmulDescDestroy", &product_destroy) &&
-           find("cublasLtMatmulDescSetAttribute", &product_set) &&
-           find("cublasLtMatrixLayoutCreate", &layout_create) &&
-           find("cublasLtMatrixLayoutDestroy", &layout_destroy) &&
-           find("cublasLtMatmul", &multiply);
-  }
+struct Kind {
+  const char* name;
+  DType type;
+  int terms;
 };
 
-Result<> Check(int status, const char* what) {
-  return status == 0 ? Result<>() : Internal("{}: cuBLASLt status {}", what, status);
-}
-
-// y [m, n] = x [m, k] w^T [k, n], all in BF16 or with FP8 inputs: in the library's words, whose
-// matrices are stored by columns, d [n, m] = a^T b with a [k, n] and b [k, m].
 Result<> Multiply(Bench& bench,
-                  const Library& library,
-                  Handle handle,
-                  int type,
+                  lt::CublasLt& library,
+                  const Kind& kind,
                   std::int64_t m,
                   std::int64_t n,
                   std::int64_t k) {
-  constexpr std::size_t kWorkspaceBytes = 32U << 20U;
-  const std::size_t value = type == kBf16 ? 2 : 1;
-  INFERD_ASSIGN(const DeviceBytes a, bench.Fill(static_cast<std::size_t>(n * k) * value));
-  INFERD_ASSIGN(const DeviceBytes b, bench.Fill(static_cast<std::size_t>(m * k) * value));
-  INFERD_ASSIGN(const DeviceBytes d, bench.Fill(static_cast<std::size_t>(m * n) * 2));
-  INFERD_ASSIGN(const DeviceBytes workspace, bench.Fill(kWorkspaceBytes));
-  Product product = nullptr;
-  INFERD_TRY(Check(library.product_create(&product, kCompute32F, kF32), "describing a product"));
-  const std::unique_ptr<void, int (*)(void*)> own_product(product, library.product_destroy);
-  const std::int32_t transpose = 1;
-  INFERD_TRY(Check(library.product_set(product, kTransposeA, &transpose, sizeof(transpose)),
-                   "describing a product"));
-  const auto fast = static_cast<std::int8_t>(type == kFp8 ? 1 : 0);
-  INFERD_TRY(
-      Check(library.product_set(product, kFastSums, &fast, sizeof(fast)), "describing a product"));
-  std::vector<std::unique_ptr<void, int (*)(void*)>> layouts;
-  struct Stored {
-    int kind;
-    std::int64_t rows, columns;
-  };
-  for (const auto& [kind, rows, columns] :
-       {Stored{type, k, n}, Stored{type, k, m}, Stored{kBf16, n, m}}) {
-    Layout layout = nullptr;
-    INFERD_TRY(Check(library.layout_create(&layout,
-                                           kind,
-                                           static_cast<std::uint64_t>(rows),
-                                           static_cast<std::uint64_t>(columns),
-                                           rows),
-                     "describing a matrix"));
-    layouts.emplace_back(layout, library.layout_destroy);
-  }
-  const float one = 1;
-  const float zero = 0;
-  int status = 0;
+  const auto value = static_cast<std::size_t>(BlockBytes(kind.type));
+  INFERD_ASSIGN(const DeviceBytes w, bench.Fill(static_cast<std::size_t>(n * k) * value));
+  INFERD_ASSIGN(const DeviceBytes x,
+                bench.Fill(static_cast<std::size_t>(m * k * kind.terms) * value));
+  INFERD_ASSIGN(const DeviceBytes y, bench.Fill(static_cast<std::size_t>(m * n) * sizeof(float)));
+  lt::LtProduct product;
+  product.type = kind.type;
+  product.m = m;
+  product.n = n;
+  product.k = k;
+  product.w = w.get();
+  product.x = x.get();
+  product.ldx = k;
+  product.terms = kind.terms;
+  product.term_stride = m * k;
+  product.y = reinterpret_cast<float*>(y.get());
+  product.ldy = n;
+  product.fast_sums = true;
+  Result<bool> done = true;
   const auto seconds = bench.Seconds([&](std::int64_t) {
-    status = library.multiply(handle,
-                              product,
-                              &one,
-                              a.get(),
-                              layouts[0].get(),
-                              b.get(),
-                              layouts[1].get(),
-                              &zero,
-                              d.get(),
-                              layouts[2].get(),
-                              d.get(),
-                              layouts[2].get(),
-                              nullptr,
-                              workspace.get(),
-                              kWorkspaceBytes,
-                              bench.stream());
-    return status == 0 ? kernels::cuda::Status::kOk : kernels::cuda::Status::kInvalidValue;
+    done = library.Multiply(product, bench.stream(), true);
+    return done.ok() && *done ? kernels::cuda::Status::kOk : kernels::cuda::Status::kInvalidValue;
   });
-  INFERD_TRY(Check(status, "a product"));
+  if (!done.ok()) {
+    return done.error();
+  }
+  if (!*done) {
+    bench.Print(R"("sweep": "cublas", "type": "{}", "m": {}, "n": {}, "k": {}, "left_out": "{}")",
+                kind.name,
+                m,
+                n,
+                k,
+                "the library has no algorithm for it");
+    return {};
+  }
   INFERD_TRY(seconds);
   bench.Print(
-      R"("sweep": "cublas", "type": "{}", "m": {}, "n": {}, "k": {}, "ms": {:.4f}, "tflop_s": {:.4g})",
-      type == kBf16 ? "bf16" : "fp8",
+      R"("sweep": "cublas", "type": "{}", "terms": {}, "m": {}, "n": {}, "k": {}, "ms": {:.4f}, "tflop_s": {:.4g})",
+      kind.name,
+      kind.terms,
       m,
       n,
       k,
@@ -151,24 +76,31 @@ Result<> Multiply(Bench& bench,
 }  // namespace
 
 Result<> SweepCublas(Bench& bench) {
-  Library library;
-  if (bench.tiny() || !library.Open()) {
+  const Result<lt::CublasLtApi> api = lt::LoadCublasLt();
+  if (!api.ok()) {
     bench.Print(R"("sweep": "cublas", "left_out": "{}")",
-                bench.tiny() ? "not on the emulated device" : "libcublasLt.so is not installed");
+                "libcublasLt.so.13 or .12 is not installed");
     return {};
   }
-  Handle handle = nullptr;
-  INFERD_TRY(Check(library.create(&handle), "starting"));
-  const std::unique_ptr<void, int (*)(void*)> own(handle, library.destroy);
+  INFERD_ASSIGN(const DeviceBytes workspace, bench.Fill(lt::CublasLt::kWorkspaceBytes));
+  INFERD_ASSIGN(const std::unique_ptr<lt::CublasLt> library,
+                lt::CublasLt::Make(*api, workspace.get()));
   struct Shape {
     std::int64_t m, n, k;
   };
-  for (const int type : {kBf16, kFp8}) {
-    for (const Shape& shape : {Shape{8192, 8192, 8192},
-                               Shape{512, 14'336, 4096},
-                               Shape{2048, 14'336, 4096},
-                               Shape{8192, 14'336, 4096}}) {
-      INFERD_TRY(Multiply(bench, library, handle, type, shape.m, shape.n, shape.k));
+  const std::vector<Shape> shapes = bench.tiny() ? std::vector<Shape>{{70, 64, 256}}
+                                                 : std::vector<Shape>{{8192, 8192, 8192},
+                                                                      {128, 14'336, 4096},
+                                                                      {512, 14'336, 4096},
+                                                                      {2048, 14'336, 4096},
+                                                                      {8192, 14'336, 4096}};
+  for (const Kind& kind : {Kind{"bf16", DType::kBF16, 1},
+                           Kind{"fp8", DType::kF8E4M3, 1},
+                           Kind{"bf16", DType::kBF16, 2},
+                           Kind{"f16", DType::kF16, 2},
+                           Kind{"f32", DType::kF32, 1}}) {
+    for (const Shape& shape : shapes) {
+      INFERD_TRY(Multiply(bench, *library, kind, shape.m, shape.n, shape.k));
     }
   }
   return {};

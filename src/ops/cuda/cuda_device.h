@@ -10,7 +10,9 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "ops/cuda/cublaslt.h"
 #include "ops/cuda/cuda_graphs.h"
+#include "ops/cuda/cuda_matrix.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/cuda/staging.h"
 #include "ops/device.h"
@@ -27,44 +29,6 @@
 #include <vector>
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
-
-/// Rows [n, k], row-major, as `type`.
-class CudaMatrix final : public PackedMatrix {
- public:
-  /// scales [n, groups of group_columns columns], or empty.
-  CudaMatrix(DType type,
-             std::int64_t n,
-             std::int64_t k,
-             Memory data,
-             Memory scales,
-             std::int64_t group_columns)
-      : type_(type),
-        n_(n),
-        k_(k),
-        data_(std::move(data)),
-        scales_(std::move(scales)),
-        group_columns_(group_columns) {}
-
-  std::int64_t n() const override { return n_; }
-  std::int64_t k() const override { return k_; }
-  ActForm form() const override { return kActFloat; }
-  std::size_t bytes() const override { return data_.bytes() + scales_.bytes(); }
-
-  DType type() const { return type_; }
-  const Memory& scales() const { return scales_; }
-  std::int64_t group_columns() const { return group_columns_; }
-  const std::byte* data() const { return data_.data(); }
-  /// As the kernels take it.
-  kernels::cuda::Matrix Args() const;
-
- private:
-  DType type_;
-  std::int64_t n_;
-  std::int64_t k_;
-  Memory data_;
-  Memory scales_;
-  std::int64_t group_columns_;
-};
 
 class CudaDevice;
 
@@ -100,7 +64,8 @@ class CudaDevice final : public Device {
   CudaDevice& operator=(const CudaDevice&) = delete;
   Result<> Init();
 
-  std::string Describe() const override { return name_; }
+  /// With the version of cuBLASLt once Reserve has given it products.
+  std::string Describe() const override;
   Result<Memory> Allocate(std::size_t bytes, std::string_view what) override;
   Result<Memory> AllocateHost(std::size_t bytes, std::string_view what) override;
   bool SharesHostMemory() const override { return false; }
@@ -241,6 +206,19 @@ class CudaDevice final : public Device {
     std::unordered_map<const PackedMatrix* const*, List> lists;
   };
 
+  // Products that cuBLASLt does: those of many rows with F32, F16 and BF16 matrices.
+  struct Library {
+    std::unique_ptr<CublasLt> lt;  // null: own kernels do all
+    bool failed = false;           // the same from then on
+    std::int64_t least_rows = 0;
+    std::int64_t piece_rows = 0;  // whose inputs are converted at once
+    std::int64_t widest = 0;      // most inputs of a matrix that may go there; 0: there is none
+    Memory workspace;
+    Memory inputs;  // [terms, piece_rows, widest], as the matrix' 16-bit type
+    DType held =
+        DType::kF32;  // as what the whole input of this MatMul stands there; F32: it does not
+  };
+
   /// A copy of `ids` on the device, until the next Wait; null after an error.
   const std::int32_t* Stage(std::span<const std::int32_t> ids);
   Result<Staging> MakeStaging(std::size_t bytes);
@@ -267,6 +245,12 @@ class CudaDevice final : public Device {
                            std::size_t stride,
                            std::int64_t n,
                            std::int64_t k);
+  Result<> ReserveLibrary(const StepLimits& limits);
+  /// False: our kernels are to do it, and then all of it.
+  bool MultiplyByLibrary(const CudaMatrix& weight,
+                         const float* x,
+                         std::int64_t rows,
+                         const MatMulTask& task);
   void ListRuns(const StepRows& step);
   /// Writes the step's lists and page tables into the pinned half of places_.
   void FillPlaces(const StepRows& step);
@@ -293,6 +277,7 @@ class CudaDevice final : public Device {
   Memory workspace_;  // of the attention over workspace_rows_ rows at a time
   std::int64_t workspace_rows_ = 0;
   Experts experts_;
+  Library library_;
 };
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of a CUDA device: from host rows through pinned memory to where the kernels read them,
-// and their products.
+// Weights of a CUDA device: from host rows through pinned memory to where the kernels read them.
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/dequant/dequant.h"
@@ -184,6 +183,9 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
     const auto all = std::as_bytes(scales.values);
     INFERD_ASSIGN(row_scales, UploadRows(all, all.size(), all.size(), 1, "scales"));
   }
+  if (IsFloat(type)) {
+    library_.widest = std::max(library_.widest, columns);
+  }
   if (k::HasMatMul(type)) {
     INFERD_ASSIGN(Memory data, UploadRows(rows, row_bytes, bytes, n, "weights"));
     return std::unique_ptr<PackedMatrix>(std::make_unique<CudaMatrix>(
@@ -225,22 +227,6 @@ k::Matrix CudaMatrix::Args() const {
     matrix.scale_ld = (k_ + group_columns_ - 1) / group_columns_;
   }
   return matrix;
-}
-
-void CudaDevice::MatMul(const Activations& act,
-                        std::int64_t rows,
-                        std::span<const MatMulTask> tasks) {
-  const auto& x = static_cast<const CudaActivations&>(act);
-  INFERD_CHECK(rows <= act.max_rows());
-  for (const MatMulTask& task : tasks) {
-    const auto& weight = static_cast<const CudaMatrix&>(*task.weight);
-    INFERD_CHECK(act.k() == weight.k());
-    if (Use()) {
-      Check(k::MatMul(
-                weight.Args(), x.data(), x.k(), rows, task.bias, false, task.y, task.ldy, stream_),
-            "a product with weights");
-    }
-  }
 }
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decoder on the emulated CUDA device: golden outputs, groups of ranks, and the CPU's tokens.
+#include "kernels/simt/cublaslt.h"
 #include "unit/model/rank_set.h"
 
 #include <fmt/core.h>
@@ -84,6 +85,30 @@ INSTANTIATE_TEST_SUITE_P(Families,
                                          "phi3",
                                          "phi3-longrope"),
                          NameOf);
+
+// All products of F32, F16 and BF16 matrices by cuBLASLt while it lives; on a GPU where there is
+// one.
+class AllByCublasLt {
+ public:
+  AllByCublasLt() { setenv("INFERD_CUBLASLT_ROWS", "1", 1); }
+  ~AllByCublasLt() { unsetenv("INFERD_CUBLASLT_ROWS"); }
+  std::uint64_t products() const { return simt::CountCublasLt().products - before_; }
+
+ private:
+  const std::uint64_t before_ = simt::CountCublasLt().products;
+};
+
+TEST_P(CudaEmuGoldenTest, LogitsMatchTransformersByCublasLt) {
+  const AllByCublasLt all;
+  const Golden golden = ReadGolden(GetParam());
+  const auto logits = Logits(
+      DataPath(GetParam()), TestDevice(), {}, golden.ints.at("input_ids"), spec::KvDtype::kF32);
+  ASSERT_TRUE(logits.ok()) << logits.error().message();
+  EXPECT_LE(Worst(*logits, golden.floats.at("logits")), 2e-3F);
+  if (TestDevice() == "cuda-emu") {
+    EXPECT_GT(all.products(), 0U);
+  }
+}
 
 struct Layout {
   std::string model;
@@ -170,12 +195,15 @@ INSTANTIATE_TEST_SUITE_P(Families,
 struct GraphCase {
   std::string model;
   int tp = 1, pp = 1;
+  bool by_cublaslt = false;
 };
 
 class CudaGraphsTest : public testing::TestWithParam<GraphCase> {};
 
 // Tokens, their logprobs and the experts' counts are the same bits with graphs and without.
 TEST_P(CudaGraphsTest, ReplayedStepsGiveTheSame) {
+  const auto library =
+      GetParam().by_cublaslt ? std::make_unique<AllByCublasLt>() : std::unique_ptr<AllByCublasLt>();
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<spec::SamplingParams> sampling;
   for (const int size : {27, 3, 50, 12, 31}) {
@@ -233,11 +261,16 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                          GraphCase{"gemma3"},
                                          GraphCase{"qwen2-moe"},
                                          GraphCase{"llama", 1, 2},
-                                         GraphCase{"llama", 2, 1}),
+                                         GraphCase{"llama", 2, 1},
+                                         GraphCase{"gemma3", 1, 1, true}),
                          [](const testing::TestParamInfo<GraphCase>& graph) {
                            std::string name = graph.param.model;
                            std::replace(name.begin(), name.end(), '-', '_');
-                           return fmt::format("{}_tp{}_pp{}", name, graph.param.tp, graph.param.pp);
+                           return fmt::format("{}_tp{}_pp{}{}",
+                                              name,
+                                              graph.param.tp,
+                                              graph.param.pp,
+                                              graph.param.by_cublaslt ? "_cublaslt" : "");
                          });
 
 class BatchInvarianceTest : public testing::TestWithParam<GraphCase> {};
@@ -246,6 +279,7 @@ class BatchInvarianceTest : public testing::TestWithParam<GraphCase> {};
 // logprobs bit for bit. (The fixtures' heads are too small for the other attention kernel:
 // GraphsCuda.APromptsCutMattersOnlyWithoutBatchInvariance has larger ones.)
 TEST_P(BatchInvarianceTest, ARequestsBitsDoNotDependOnItsNeighbours) {
+  const AllByCublasLt unheeded;
   std::vector<std::vector<std::int32_t>> prompts;
   for (const int size : {27, 9, 40, 12, 5}) {
     auto& ids = prompts.emplace_back();
@@ -287,6 +321,7 @@ TEST_P(BatchInvarianceTest, ARequestsBitsDoNotDependOnItsNeighbours) {
   const auto alone = samples_of_first(1, 64);
   EXPECT_EQ(alone.size(), 8U);
   EXPECT_EQ(samples_of_first(prompts.size(), 5), alone);
+  EXPECT_EQ(unheeded.products(), 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models,
