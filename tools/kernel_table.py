@@ -66,10 +66,10 @@ def shape(name):
         return (256, 0, VOCAB * 8, 3 * VOCAB, f"one row of {VOCAB}")
     if "SampleKernel" in name:
         return (512, 0, VOCAB * 4, 4 * VOCAB, f"one row of {VOCAB}, greedy")
-    if "MaskKernel" in name:
-        return (512, 0, VOCAB // 8 + VOCAB * 4, 0, f"one row of {VOCAB}, all masked")
+    if "ScoreKernel" in name:
+        return (512, 0, VOCAB * 4 + 184, 25 * VOCAB, f"one row of {VOCAB}, 20 best")
     if "EditKernel" in name:
-        return (512, 0, 28 + 8, 5, "one edit")
+        return (512, 0, 32 + 8, 5, "one edit")
     if "AllReduce" in name:
         return (256, 0, norm * (5.25 if "true" in name else 7), 3 * HIDDEN, f"one row of {HIDDEN}, 4 ranks")
     if "AddKernel" in name:

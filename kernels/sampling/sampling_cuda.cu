@@ -4,6 +4,7 @@
 // -z at a time, from a histogram of masses in shared memory: no sort, four passes over the row
 // (from the second level cache) per limit. Bytes: the row once from memory.
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/sampling/logits.cuh"
 #include "kernels/sampling/sampling_cuda.h"
 
 namespace inferd::kernels::cuda {
@@ -11,7 +12,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kBins = 256;
-static_assert(kMaxBans * sizeof(float) == kThreads * sizeof(unsigned long long));
 constexpr float kNotAllowed = -1e30F;
 constexpr float kLowestAllowed = -1e29F;
 constexpr double kUnit = 1099511627776.0;  // 2^40 per unit of mass
@@ -32,28 +32,7 @@ DEVICE double RandomAt(std::uint64_t seed, std::int64_t position) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-// exp(x) for x <= 0 with the host's bits (model/logit_passes): every step rounds, nothing is fused.
-DEVICE float ExpOf(float x) {
-  if (!(x >= -87.0F)) {
-    return 0;
-  }
-  const int n = static_cast<int>(__fsub_rn(__fmul_rn(x, 1.44269504F), 0.5F));
-  const auto whole = static_cast<float>(n);
-  const float r =
-      __fsub_rn(__fsub_rn(x, __fmul_rn(whole, 0.693359375F)), __fmul_rn(whole, -2.12194440e-4F));
-  float p = 1.9875691500e-4F;
-  p = __fadd_rn(__fmul_rn(p, r), 1.3981999507e-3F);
-  p = __fadd_rn(__fmul_rn(p, r), 8.3334519073e-3F);
-  p = __fadd_rn(__fmul_rn(p, r), 4.1665795894e-2F);
-  p = __fadd_rn(__fmul_rn(p, r), 1.6666665459e-1F);
-  p = __fadd_rn(__fmul_rn(p, r), 5.0000001201e-1F);
-  p = __fadd_rn(__fadd_rn(__fmul_rn(__fmul_rn(p, r), r), r), 1.0F);
-  return __fmul_rn(p, __uint_as_float(static_cast<unsigned>(n + 127) << 23));
-}
-
 DEVICE Mass MassOf(float z) { return static_cast<Mass>(static_cast<double>(ExpOf(z)) * kUnit); }
-
-DEVICE bool IsFinite(float x) { return (__float_as_uint(x) & 0x7f800000U) != 0x7f800000U; }
 
 // Grows with -z.
 DEVICE unsigned KeyOf(float z) { return __float_as_uint(z) & 0x7fffffffU; }
@@ -62,10 +41,17 @@ DEVICE float ValueOf(unsigned key) { return -__uint_as_float(key); }
 /// The row as the passes see it.
 struct Row {
   const float* logits;
+  const std::uint32_t* mask;  // bits of the allowed tokens; null: all
+  int mask_words;
   int vocab;
   float peak;
   float inverse_temperature;
-  DEVICE float Z(int i) const { return __fmul_rn(__fsub_rn(logits[i], peak), inverse_temperature); }
+  DEVICE float Logit(int i) const {
+    const bool allowed =
+        mask == nullptr || (i / 32 < mask_words && (mask[i / 32] >> (i % 32) & 1) != 0);
+    return allowed ? logits[i] : kNotAllowed;
+  }
+  DEVICE float Z(int i) const { return __fmul_rn(__fsub_rn(Logit(i), peak), inverse_temperature); }
 };
 
 /// What lies before a key, and at it.
@@ -81,6 +67,7 @@ struct Scratch {
   unsigned count[kBins];
   Level level;
   float floats[kThreads / 32];
+  float banned[kMaxBans];  // what was there
   Mass masses[kThreads];
   unsigned counts[kThreads];
   int token;
@@ -270,14 +257,13 @@ DEVICE int DrawRestricted(const Row& row,
   return TieAt(row, level.key, index, shared);
 }
 
-// The largest logit; the lowest id of those that have it. NaN and infinities: *finite becomes
-// false.
-DEVICE float FindPeak(const float* logits, int vocab, Scratch* shared, bool* finite) {
+// The largest logit that is allowed. NaN and infinities anywhere: *finite becomes false.
+DEVICE float FindPeak(const Row& row, Scratch* shared, bool* finite) {
   float top = -INFINITY;
   int bad = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < vocab; i += kThreads) {
-    bad |= IsFinite(logits[i]) ? 0 : 1;
-    top = fmaxf(top, logits[i]);
+  for (int i = static_cast<int>(threadIdx.x); i < row.vocab; i += kThreads) {
+    bad |= IsFinite(row.logits[i]) ? 0 : 1;
+    top = fmaxf(top, row.Logit(i));
   }
   *finite = __syncthreads_or(bad) == 0;
   top = BlockMax<kThreads>(top, shared->floats);
@@ -285,52 +271,80 @@ DEVICE float FindPeak(const float* logits, int vocab, Scratch* shared, bool* fin
   return top;
 }
 
+// The tokens that a row must not take, out of the way and back.
+struct Bans {
+  const std::int32_t* tokens;
+  int count;
+  float* logits;
+  int vocab;
+
+  // A token may be listed twice, so all read before any writes.
+  DEVICE void Hide(float* old) const {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+      old[i] = IsInside(tokens[i]) ? logits[tokens[i]] : 0.0F;
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+      if (IsInside(tokens[i])) {
+        atomicExch(&logits[tokens[i]], kNotAllowed);
+      }
+    }
+    __syncthreads();
+  }
+  DEVICE void PutBack(const float* old) const {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+      if (IsInside(tokens[i])) {
+        atomicExch(&logits[tokens[i]], old[i]);
+      }
+    }
+    __syncthreads();
+  }
+  DEVICE bool IsInside(int token) const { return token >= 0 && token < vocab; }
+};
+
 __global__ void __launch_bounds__(kThreads, 1) SampleKernel(SamplingArgs args) {
   SHARED_ARRAY(Scratch, storage, 1);
   Scratch* shared = storage;
-  const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t index = blockIdx.x;
   const SamplingRow params = args.params[index];
+  if (params.is_given != 0) {
+    if (threadIdx.x == 0) {
+      args.token[index] = params.given < args.vocab ? params.given : -1;
+    }
+    return;
+  }
   float* logits = args.logits + index * args.ld;
+  const bool masked =
+      args.mask != nullptr && (args.has_mask == nullptr || args.has_mask[index] != 0);
+  Row row{logits,
+          masked ? args.mask + index * args.mask_words : nullptr,
+          args.mask_words,
+          args.vocab,
+          0.0F,
+          1.0F};
   bool finite = true;
-  float peak = FindPeak(logits, args.vocab, shared, &finite);
-  // Bans, unless they leave nothing. A token may be listed twice, so all read before any writes.
-  const int bans = params.ban_end - params.ban_begin;
-  if (finite && bans > 0) {
-    float* old = reinterpret_cast<float*>(shared->masses);
-    const int listed = min(bans, kMaxBans);
-    for (int i = thread; i < listed; i += kThreads) {
-      const int token = args.bans[params.ban_begin + i];
-      old[i] = token >= 0 && token < args.vocab ? logits[token] : 0.0F;
-    }
-    __syncthreads();
-    for (int i = thread; i < listed; i += kThreads) {
-      const int token = args.bans[params.ban_begin + i];
-      if (token >= 0 && token < args.vocab) {
-        atomicExch(&logits[token], kNotAllowed);
-      }
-    }
-    __syncthreads();
-    const float left = FindPeak(logits, args.vocab, shared, &finite);
-    if (left >= kLowestAllowed) {
-      peak = left;
+  row.peak = FindPeak(row, shared, &finite);
+  const Bans bans{args.bans + params.ban_begin,
+                  finite ? min(params.ban_end - params.ban_begin, kMaxBans) : 0,
+                  logits,
+                  args.vocab};
+  bool hidden = false;
+  if (bans.count > 0) {
+    bans.Hide(shared->banned);
+    const float left = FindPeak(row, shared, &finite);
+    hidden = left >= kLowestAllowed;
+    if (hidden) {
+      row.peak = left;
     } else {
-      for (int i = thread; i < listed; i += kThreads) {
-        const int token = args.bans[params.ban_begin + i];
-        if (token >= 0 && token < args.vocab) {
-          atomicExch(&logits[token], old[i]);
-        }
-      }
-      __syncthreads();
+      bans.PutBack(shared->banned);  // nothing else may come: the bans give way
     }
   }
   int token = -1;
-  if (finite && peak >= kLowestAllowed) {
+  if (finite && row.peak >= kLowestAllowed) {
     if (params.inverse_temperature <= 0) {
-      const Row row{logits, args.vocab, peak, 1.0F};
       token = TieAt(row, 0, 0, shared);
     } else {
-      const Row row{logits, args.vocab, peak, params.inverse_temperature};
+      row.inverse_temperature = params.inverse_temperature;
       const double random = RandomAt(params.seed, params.position);
       const bool restricted = (params.top_k > 0 && params.top_k < args.vocab) || params.top_p < 1 ||
                               params.has_min_p != 0;
@@ -338,26 +352,15 @@ __global__ void __launch_bounds__(kThreads, 1) SampleKernel(SamplingArgs args) {
                          : TokenAtMass(row, random, shared);
     }
   }
-  if (thread == 0) {
+  if (hidden) {
+    bans.PutBack(shared->banned);
+  }
+  if (threadIdx.x == 0) {
     args.token[index] = token;
   }
 }
 
-__global__ void __launch_bounds__(kThreads) MaskKernel(SamplingArgs args) {
-  const std::int64_t row = blockIdx.y;
-  const int token = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (token >= args.vocab || (args.has_mask != nullptr && args.has_mask[row] == 0)) {
-    return;
-  }
-  const int word = token / 32;
-  const bool allowed =
-      word < args.mask_words && (args.mask[row * args.mask_words + word] >> (token % 32) & 1) != 0;
-  float* logit = args.logits + row * args.ld + token;
-  if (!allowed && IsFinite(*logit)) {  // a broken row stays one
-    *logit = kNotAllowed;
-  }
-}
-
+template <bool kUndo>
 __global__ void __launch_bounds__(kThreads) EditKernel(SamplingArgs args) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.num_edits) {
@@ -368,6 +371,11 @@ __global__ void __launch_bounds__(kThreads) EditKernel(SamplingArgs args) {
     return;
   }
   float* logit = args.logits + edit.row * args.ld + edit.token;
+  if (kUndo) {
+    *logit = edit.before;
+    return;
+  }
+  args.edits[i].before = *logit;
   float x = __fsub_rn(__fadd_rn(*logit, edit.add), edit.minus_first);
   x = x > 0 ? __fdiv_rn(x, edit.repetition) : __fmul_rn(x, edit.repetition);
   *logit = __fsub_rn(x, edit.minus);
@@ -382,23 +390,17 @@ Status Sample(const SamplingArgs& args, Stream stream) {
   if (args.vocab < 1 || args.rows > 65535) {
     return Status::kInvalidValue;
   }
+  const dim3 edits(static_cast<unsigned>((args.num_edits + kThreads - 1) / kThreads));
   Status status = Status::kOk;
-  if (args.mask != nullptr) {
-    const dim3 grid(static_cast<unsigned>((args.vocab + kThreads - 1) / kThreads),
-                    static_cast<unsigned>(args.rows));
-    status = LAUNCH_KERNEL(MaskKernel, grid, dim3(kThreads), 0, stream, args);
-  }
-  if (status == Status::kOk && args.num_edits > 0) {
-    status = LAUNCH_KERNEL(EditKernel,
-                           dim3(static_cast<unsigned>((args.num_edits + kThreads - 1) / kThreads)),
-                           dim3(kThreads),
-                           0,
-                           stream,
-                           args);
+  if (args.num_edits > 0) {
+    status = LAUNCH_KERNEL(EditKernel<false>, edits, dim3(kThreads), 0, stream, args);
   }
   if (status == Status::kOk) {
     status = LAUNCH_KERNEL(
         SampleKernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream, args);
+  }
+  if (status == Status::kOk && args.num_edits > 0) {
+    status = LAUNCH_KERNEL(EditKernel<true>, edits, dim3(kThreads), 0, stream, args);
   }
   return status;
 }

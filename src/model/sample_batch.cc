@@ -50,9 +50,26 @@ void Restrict(const spec::TokenMask& mask, std::int64_t vocab, std::span<std::ui
 }  // namespace
 
 bool SamplesOnDevice(const spec::SamplingParams& params) {
-  return params.logprobs < 0 && !UsesChain(params) &&
+  return params.logprobs <= ops::kMaxTop && !UsesChain(params) &&
          params.bad_words.size() + params.end_tokens.size() <=
              static_cast<std::size_t>(ops::kMaxBansOfRow);
+}
+
+void TakeScore(const ops::TokenScore& score, spec::SampledToken* out) {
+  out->token = score.token;
+  if (score.token < 0) {
+    return;
+  }
+  const double log_sum = static_cast<double>(score.peak) + std::log(score.sum_exp);
+  const auto logprob = [&](float logit) {
+    return static_cast<float>(static_cast<double>(logit) - log_sum);
+  };
+  out->logprob = logprob(score.logit);
+  out->rank = score.rank;
+  out->top.clear();
+  for (std::int32_t i = 0; i < ops::kMaxTop && score.top[i] >= 0; ++i) {
+    out->top.push_back({score.top[i], logprob(score.top_logits[i])});
+  }
 }
 
 SampleBatch::SampleBatch(std::int64_t vocab, std::int64_t max_rows, std::int64_t max_model_len)
@@ -65,6 +82,7 @@ SampleBatch::SampleBatch(std::int64_t vocab, std::int64_t max_rows, std::int64_t
 
 void SampleBatch::Clear() {
   rows_.clear();
+  any_scored_ = false;
   edits_.clear();
   bans_.clear();
   masks_.clear();
@@ -171,11 +189,25 @@ bool SampleBatch::Add(const SamplingState& state,
   if (row.has_mask) {
     ListMask(params, mask);
   }
+  row.top = params.logprobs;
+  any_scored_ = any_scored_ || row.top >= 0;
   rows_.push_back(row);
   return true;
 }
 
-ops::SampleTask SampleBatch::Task(float* logits, std::int32_t* tokens) {
+bool SampleBatch::AddGiven(std::int32_t token, std::int32_t top) {
+  if (rows() >= limits_.rows) {
+    return false;
+  }
+  ops::SampleRow& row = rows_.emplace_back();
+  row.is_given = true;
+  row.given = token;
+  row.top = top;
+  any_scored_ = true;
+  return true;
+}
+
+ops::SampleTask SampleBatch::Task(float* logits, std::int32_t* tokens, ops::TokenScore* scores) {
   if (!masks_.empty()) {
     masks_.resize(rows_.size() * spec::MaskWords(limits_.vocab), ~0U);
   }
@@ -187,6 +219,7 @@ ops::SampleTask SampleBatch::Task(float* logits, std::int32_t* tokens) {
   task.bans = bans_;
   task.masks = masks_;
   task.tokens = tokens;
+  task.scores = any_scored_ ? scores : nullptr;
   return task;
 }
 

@@ -4,6 +4,7 @@
 
 #include "model/sampler.h"
 #include "ops/sampling.h"
+#include "spec/step.h"
 #include "spec/token_mask.h"
 
 #include <cstdint>
@@ -12,10 +13,13 @@
 
 namespace inferd::model {
 
-/// True when a device samples such a request as SampleToken does; it does not ask for logprobs and
-/// for nothing that only the chain of samplers does. Depends on the request alone, so that all
-/// ranks of a group agree and a replay samples where the first run did.
+/// True when a device samples such a request as SampleToken does; it asks for at most kMaxTop
+/// logprobs and for nothing that only the chain of samplers does. Depends on the request alone, so
+/// that all ranks of a group agree and a replay samples where the first run did.
 bool SamplesOnDevice(const spec::SamplingParams& params);
+
+/// Fills token, logprob, rank and top of `out` as ScoreToken does.
+void TakeScore(const ops::TokenScore& score, spec::SampledToken* out);
 
 /// Refilled for every call of Device::Sample; keeps its memory. One thread.
 class SampleBatch {
@@ -33,8 +37,10 @@ class SampleBatch {
            std::span<const std::int32_t> guesses,
            std::int64_t position,
            const spec::TokenMask* mask);
-  /// Valid until the next Clear. Pointers are the caller's.
-  ops::SampleTask Task(float* logits, std::int32_t* tokens);
+  /// A row whose `token` is known and scored, with the `top` best. False: as Add.
+  bool AddGiven(std::int32_t token, std::int32_t top);
+  /// Valid until the next Clear. Pointers are the caller's, [rows].
+  ops::SampleTask Task(float* logits, std::int32_t* tokens, ops::TokenScore* scores);
 
  private:
   void ListEdits(const SamplingState& state);
@@ -43,6 +49,7 @@ class SampleBatch {
 
   const ops::SampleLimits limits_;
   std::vector<ops::SampleRow> rows_;
+  bool any_scored_ = false;
   std::vector<ops::LogitEdit> edits_;
   std::vector<std::int32_t> bans_;
   std::vector<std::uint32_t> masks_;

@@ -61,10 +61,14 @@ class Shard {
   bool samples_on_device() const { return samples_on_device_; }
   Result<> ReserveSampling(const ops::SampleLimits& limits);
   /// On the sampler: the tokens of the rows from `first` on that `batch` describes, in
-  /// sampled_tokens() [first, first + batch's rows) once FinishLogits has waited. Each row once.
+  /// sampled_tokens() [first, first + batch's rows) once FinishLogits has waited, and the scores
+  /// that it asks for in token_scores(). Each row once.
   void SampleRows(std::int64_t first, SampleBatch* batch);
   const std::int32_t* sampled_tokens() const {
     return reinterpret_cast<const std::int32_t*>(sampled_.data());
+  }
+  const ops::TokenScore* token_scores() const {
+    return reinterpret_cast<const ops::TokenScore*>(scores_.data());
   }
   /// Waits. The rows from `first` on, [rows - first, vocab], on the sampler's host; null on other
   /// ranks, and where there are none.
@@ -206,7 +210,7 @@ class Shard {
   bool samples_on_device_ = false;
   std::int64_t copied_logit_rows_ = 0;
   ops::Memory device_logits_;           // [logit rows, vocab]; gathered, for the device's sampler
-  ops::Memory sampled_;                 // host, [logit rows]
+  ops::Memory sampled_, scores_;        // host, [logit rows]
   ops::Memory expert_, expert_weight_;  // [tokens, top_k]
   // Host, [layers, tokens, top_k]: the experts chosen in this step, on their way to be counted;
   // only where the device has its own memory. Per layer how many of them are of the step's rows.

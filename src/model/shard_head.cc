@@ -13,6 +13,10 @@ Result<> Shard::ReserveSampling(const ops::SampleLimits& limits) {
   INFERD_ASSIGN(sampled_,
                 device_.AllocateHost(
                     static_cast<std::size_t>(max_logit_rows_) * sizeof(std::int32_t), "tokens"));
+  INFERD_ASSIGN(
+      scores_,
+      device_.AllocateHost(static_cast<std::size_t>(max_logit_rows_) * sizeof(ops::TokenScore),
+                           "logprobs"));
   return {};
 }
 
@@ -57,7 +61,8 @@ Result<> Shard::StartLogits(std::span<const std::int32_t> rows) {
 void Shard::SampleRows(std::int64_t first, SampleBatch* batch) {
   INFERD_CHECK(samples_on_device_ && first + batch->rows() <= num_logits_);
   auto* const tokens = reinterpret_cast<std::int32_t*>(sampled_.data()) + first;
-  device_.Sample(batch->Task(all_logits_ + first * model_.vocab_size, tokens));
+  auto* const scores = reinterpret_cast<ops::TokenScore*>(scores_.data()) + first;
+  device_.Sample(batch->Task(all_logits_ + first * model_.vocab_size, tokens, scores));
 }
 
 Result<float*> Shard::FinishLogits(std::int64_t first) {

@@ -98,7 +98,9 @@ Result<> StepSampler::Run(const StepBatch& batch,
 }
 
 bool StepSampler::IsOnDevice(const LogitUse& use) const {
-  return shard_.samples_on_device() && !use.is_prompt && SamplesOnDevice(rows_.row(use.row).params);
+  const spec::SamplingParams& params = rows_.row(use.row).params;
+  return shard_.samples_on_device() &&
+         (use.is_prompt ? params.prompt_logprobs <= ops::kMaxTop : SamplesOnDevice(params));
 }
 
 Result<> StepSampler::RunSome(std::size_t begin,
@@ -130,6 +132,7 @@ Result<> StepSampler::RunSome(std::size_t begin,
     LogitUse& use = uses_[order_[i]];
     if (i < num_device) {
       use.token = shard_.sampled_tokens() + i;
+      use.score = shard_.token_scores() + i;
     } else {
       use.logits = logits + (i - num_device) * static_cast<std::size_t>(options_.vocab);
     }
@@ -150,24 +153,31 @@ Result<> StepSampler::AwaitMasks(std::size_t begin,
   return {};
 }
 
+bool StepSampler::AddToBatch(std::size_t begin, std::size_t index) {
+  const LogitUse& use = uses_[index];
+  const RowTable::Row& row = rows_.row(use.row);
+  if (use.is_prompt) {
+    return batch_.AddGiven(row.tokens[static_cast<std::size_t>(use.position)],
+                           row.params.prompt_logprobs);
+  }
+  // Guesses that the row's state does not have yet; those before `begin` it has.
+  guesses_.clear();
+  for (std::size_t j = index; j > begin && uses_[j].guess >= 0; --j) {
+    guesses_.insert(guesses_.begin(), uses_[j].guess);
+  }
+  return batch_.Add(row.sampling, guesses_, use.position, use.constrained ? &use.mask : nullptr);
+}
+
 Result<> StepSampler::SampleOnDevice(std::size_t begin, std::size_t count) {
   batch_.Clear();
   std::size_t first = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const LogitUse& use = uses_[order_[i]];
-    // Guesses that the row's state does not have yet; those before `begin` it has.
-    guesses_.clear();
-    for (std::size_t j = order_[i]; j > begin && uses_[j].guess >= 0; --j) {
-      guesses_.insert(guesses_.begin(), uses_[j].guess);
-    }
-    const SamplingState& state = rows_.row(use.row).sampling;
-    const spec::TokenMask* const mask = use.constrained ? &use.mask : nullptr;
-    if (!batch_.Add(state, guesses_, use.position, mask)) {
+    if (!AddToBatch(begin, order_[i])) {
       shard_.SampleRows(static_cast<std::int64_t>(first), &batch_);
       INFERD_TRY(device_.Wait());
       batch_.Clear();
       first = i;
-      (void)batch_.Add(state, guesses_, use.position, mask);
+      (void)AddToBatch(begin, order_[i]);
     }
   }
   if (batch_.rows() > 0) {
@@ -213,6 +223,10 @@ void StepSampler::Use(std::size_t index) {
   const RowTable::Row& row = rows_.row(use.row);
   const std::span<float> logits(
       use.logits, use.logits != nullptr ? static_cast<std::size_t>(options_.vocab) : 0);
+  if (use.is_prompt && use.score != nullptr) {
+    TakeScore(*use.score, use.out);
+    return;
+  }
   if (use.is_prompt) {
     ScoreToken(logits,
                row.tokens[static_cast<std::size_t>(use.position)],
@@ -224,7 +238,9 @@ void StepSampler::Use(std::size_t index) {
     use.out->token = kNoToken;
     return;
   }
-  if (use.token != nullptr) {
+  if (use.token != nullptr && row.params.logprobs >= 0) {
+    TakeScore(*use.score, use.out);
+  } else if (use.token != nullptr) {
     use.out->token = *use.token;
   } else {
     SampleToken(logits, row.sampling, use.position, use.constrained ? &use.mask : nullptr, use.out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepSampler: which rows of a step need logits and what becomes of them: samples, checks of
-// guesses, scores of prompt tokens. Samples that the device can draw never bring their logits to
+// guesses, scores of prompt tokens. What the device can draw and score never brings its logits to
 // the host.
 #pragma once
 
@@ -57,9 +57,10 @@ class StepSampler {
     std::int32_t guess = -1;    // sample only if the use before this one gave that; -1: anyhow
     bool constrained = false;   // sampled under `mask`
     spec::TokenMask mask;       // on the sampler, once it has come
-    const std::int32_t* token = nullptr;  // on the sampler: drawn by the device, else
-    float* logits = nullptr;              // [vocab], on the host
-    spec::SampledToken* out = nullptr;    // on the sampler
+    const std::int32_t* token = nullptr;     // on the sampler: drawn by the device, else
+    const ops::TokenScore* score = nullptr;  // beside `token`, where it is asked for
+    float* logits = nullptr;                 // [vocab], on the host
+    spec::SampledToken* out = nullptr;       // on the sampler
   };
 
   void ListSamples(const spec::RowWork& work, std::int64_t first_row, spec::StepResult* result);
@@ -70,6 +71,8 @@ class StepSampler {
   Result<> AwaitMasks(std::size_t begin, std::size_t end, std::int64_t step, std::int64_t ms);
   /// Queues the samples of the first `count` of order_.
   Result<> SampleOnDevice(std::size_t begin, std::size_t count);
+  /// One of them; false: the batch is full.
+  bool AddToBatch(std::size_t begin, std::size_t index);
   void UseAll(std::size_t begin, std::size_t end);
   void Use(std::size_t index);
 

@@ -2,11 +2,16 @@
 // What a device's sampler takes: numbers per row, made from a request's parameters by `model`.
 #pragma once
 
+#include "kernels/sampling/token_score.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace inferd::ops {
+
+using kernels::kMaxTop;
+using kernels::TokenScore;
 
 /// One change of one logit: x += add; x -= minus_first; x = x > 0 ? x / repetition : x *
 /// repetition; x -= minus. At most one per row and token.
@@ -32,11 +37,14 @@ struct SampleRow {
   bool has_mask = false;
   std::int32_t top_k = 0;                   // 0: all
   std::int32_t ban_begin = 0, ban_end = 0;  // in SampleTask::bans; they give way to nothing else
+  bool is_given = false;                    // the token is `given`, and nothing else is looked at
+  std::int32_t given = 0;
+  std::int32_t top = -1;  // scored, with so many of the best, at most kMaxTop; -1: not scored
 };
 
 /// Rows of logits that follow one another.
 struct SampleTask {
-  float* logits = nullptr;  // device, [rows, vocab]; mask, edits and bans change them
+  float* logits = nullptr;  // device, [rows, vocab]
   std::int64_t vocab = 0;
   std::span<const SampleRow> rows;
   std::span<const LogitEdit> edits;
@@ -44,9 +52,11 @@ struct SampleTask {
   /// Bits of the allowed tokens, [rows, spec::MaskWords(vocab)]; read where has_mask, empty:
   /// nowhere.
   std::span<const std::uint32_t> masks;
-  /// Pinned host memory, [rows]; there after the next Wait. -1: the row holds NaN or an infinity,
-  /// or nothing is allowed.
+  /// Pinned host memory, [rows]; there after the next Wait. -1: nothing is allowed, or the row of
+  /// a token that is not given holds NaN or an infinity.
   std::int32_t* tokens = nullptr;
+  /// The same, of the raw logits, for the rows with `top`; null: none has it.
+  TokenScore* scores = nullptr;
 };
 
 /// The most that the tasks between two waits hold together.

@@ -45,7 +45,10 @@ Result<> SweepNorm(Bench& bench, std::int64_t rows, std::int64_t columns) {
   return {};
 }
 
-Result<> SweepSampling(Bench& bench, bool greedy, std::int64_t rows, std::int32_t vocab) {
+enum class Sampler { kGreedy, kTopKTopP, kScore };
+
+Result<> SweepSampling(Bench& bench, Sampler sampler, std::int64_t rows, std::int32_t vocab) {
+  const bool draws = sampler == Sampler::kTopKTopP;
   const std::size_t bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(vocab) * 4;
   const std::int64_t pieces = bench.Pieces(bytes, kMostPieces);
   INFERD_ASSIGN(const DeviceBytes logits, bench.Fill(bytes * static_cast<std::size_t>(pieces)));
@@ -53,25 +56,33 @@ Result<> SweepSampling(Bench& bench, bool greedy, std::int64_t rows, std::int32_
   for (std::size_t row = 0; row < params.size(); ++row) {
     params[row].seed = row;
     params[row].position = 100;
-    params[row].inverse_temperature = greedy ? 0.0F : 1.25F;
-    params[row].top_k = greedy ? 0 : std::min(50, vocab);
-    params[row].top_p = greedy ? 1.0 : 0.9;
+    params[row].inverse_temperature = draws ? 1.25F : 0.0F;
+    params[row].top_k = draws ? std::min(50, vocab) : 0;
+    params[row].top_p = draws ? 0.9 : 1.0;
+    params[row].top = kernels::kMaxTop;
   }
   INFERD_ASSIGN(const DeviceBytes device_params, bench.Upload(params));
-  INFERD_ASSIGN(const DeviceBytes token, bench.Fill(static_cast<std::size_t>(rows) * 4));
+  const std::vector<std::int32_t> tokens(params.size(), vocab / 2);
+  INFERD_ASSIGN(const DeviceBytes token, bench.Upload(tokens));
+  INFERD_ASSIGN(const DeviceBytes scores,
+                bench.Fill(static_cast<std::size_t>(rows) * sizeof(kernels::TokenScore)));
   k::SamplingArgs args;
   args.ld = args.vocab = vocab;
   args.rows = rows;
   args.params = reinterpret_cast<const k::SamplingRow*>(device_params.get());
   args.token = reinterpret_cast<std::int32_t*>(token.get());
+  args.scores = reinterpret_cast<kernels::TokenScore*>(scores.get());
   INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t i) {
     args.logits =
         reinterpret_cast<float*>(logits.get() + static_cast<std::size_t>(i % pieces) * bytes);
-    return k::Sample(args, bench.stream());
+    return sampler == Sampler::kScore ? k::Score(args, bench.stream())
+                                      : k::Sample(args, bench.stream());
   }));
   bench.Print(
       R"("sweep": "rows", "kernel": "{}", "rows": {}, "vocab": {}, "ms": {:.5f}, "gb_s": {:.4g})",
-      greedy ? "sample_greedy" : "sample_top_k_top_p",
+      sampler == Sampler::kScore ? "score_top_20"
+      : draws                    ? "sample_top_k_top_p"
+                                 : "sample_greedy",
       rows,
       vocab,
       seconds * 1e3,
@@ -86,9 +97,9 @@ Result<> SweepRows(Bench& bench) {
   for (const std::int64_t rows : bench.tiny() ? Counts{3} : Counts{1, 64, 8192}) {
     INFERD_TRY(SweepNorm(bench, rows, bench.tiny() ? 256 : 4096));
   }
-  for (const bool greedy : {true, false}) {
+  for (const Sampler sampler : {Sampler::kGreedy, Sampler::kTopKTopP, Sampler::kScore}) {
     for (const std::int64_t rows : bench.tiny() ? Counts{2} : Counts{1, 16, 256}) {
-      INFERD_TRY(SweepSampling(bench, greedy, rows, bench.tiny() ? 512 : 128'256));
+      INFERD_TRY(SweepSampling(bench, sampler, rows, bench.tiny() ? 512 : 128'256));
     }
   }
   return {};

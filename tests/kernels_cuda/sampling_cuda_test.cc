@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling on the device gives the host sampler's tokens.
+// Sampling on the device gives the host sampler's tokens, with its logprobs, and leaves the logits
+// as they were.
 #include "kernels/sampling/sampling_cuda.h"
 
 #include "device_fixture.h"
 #include "kernels/kernel_fixture.h"
+#include "model/sample_batch.h"
 #include "model/sampler.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace inferd::kernels::cuda {
@@ -28,15 +31,23 @@ class Sampling : public testing::Test {
     spec::TokenMask mask;
   };
 
-  static std::int32_t OnHost(const Request& request) {
+  static spec::SampledToken OnHost(const Request& request) {
     std::vector<float> logits = request.logits;
     const model::SamplingState state(request.params, request.history, 0);
     spec::SampledToken out;
     model::SampleToken(logits, state, request.position, &request.mask, &out);
-    return out.token;
+    return out;
   }
 
-  static std::vector<std::int32_t> OnDevice(const std::vector<Request>& requests) {
+  static std::vector<std::int32_t> TokensOnDevice(const std::vector<Request>& requests) {
+    std::vector<std::int32_t> tokens;
+    for (const spec::SampledToken& sampled : OnDevice(requests)) {
+      tokens.push_back(sampled.token);
+    }
+    return tokens;
+  }
+
+  static std::vector<spec::SampledToken> OnDevice(const std::vector<Request>& requests) {
     constexpr std::int32_t kWords = (kVocab + 31) / 32;
     std::vector<float> logits;
     std::vector<SamplingRow> rows;
@@ -57,6 +68,7 @@ class Sampling : public testing::Test {
       row.has_min_p = p.min_p > 0 ? 1 : 0;
       row.min_p_log = p.min_p > 0 ? static_cast<float>(std::log(p.min_p)) : 0.0F;
       row.top_k = p.top_k;
+      row.top = p.logprobs;
       row.ban_begin = static_cast<std::int32_t>(bans.size());
       const model::SamplingState state(p, request.history, 0);
       std::vector<std::int32_t> listed;
@@ -101,6 +113,7 @@ class Sampling : public testing::Test {
     const DeviceArray<std::int32_t> d_bans(bans), token(rows.size());
     const DeviceArray<std::uint32_t> d_mask(mask);
     const DeviceArray<std::uint8_t> d_has(has_mask);
+    const DeviceArray<TokenScore> scores(rows.size());
     SamplingArgs args;
     args.logits = d_logits.get();
     args.ld = kVocab + 3;
@@ -114,24 +127,46 @@ class Sampling : public testing::Test {
     args.bans = d_bans.get();
     args.params = d_rows.get();
     args.token = token.get();
+    args.scores = scores.get();
     EXPECT_OK(Sample(args, nullptr));
-    return token.Download();
+    EXPECT_OK(Score(args, nullptr));
+    const std::vector<float> after = d_logits.Download();
+    EXPECT_EQ(std::memcmp(after.data(), logits.data(), logits.size() * sizeof(float)), 0);
+    const std::vector<std::int32_t> drawn = token.Download();
+    const std::vector<TokenScore> scored = scores.Download();
+    std::vector<spec::SampledToken> samples(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      samples[i].token = drawn[i];
+      if (rows[i].top >= 0) {
+        model::TakeScore(scored[i], &samples[i]);
+      }
+    }
+    return samples;
   }
 
   static Request Plain(unsigned seed) {
     Request request;
     request.logits = RandomFloats(kVocab, seed, 3);
     request.params.seed = seed * 7919;
+    request.params.logprobs = seed % 4 == 0 ? -1 : static_cast<std::int32_t>(seed % 8);
     request.position = seed % 50;
     return request;
   }
 
   static void ExpectSame(const std::vector<Request>& requests) {
-    std::vector<std::int32_t> want;
-    for (const Request& request : requests) {
-      want.push_back(OnHost(request));
+    const std::vector<spec::SampledToken> got = OnDevice(requests);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(i);
+      const spec::SampledToken want = OnHost(requests[i]);
+      EXPECT_EQ(got[i].token, want.token);
+      EXPECT_EQ(got[i].logprob, want.logprob);
+      EXPECT_EQ(got[i].rank, want.rank);
+      ASSERT_EQ(got[i].top.size(), want.top.size());
+      for (std::size_t t = 0; t < want.top.size(); ++t) {
+        EXPECT_EQ(got[i].top[t].token, want.top[t].token);
+        EXPECT_EQ(got[i].top[t].logprob, want.top[t].logprob);
+      }
     }
-    EXPECT_EQ(OnDevice(requests), want);
   }
 };
 
@@ -206,7 +241,7 @@ TEST_F(Sampling, BansGiveWayAndBrokenRowsFail) {
   requests[1].mask.kind = spec::TokenMask::Kind::kBits;  // nothing is allowed
   requests[2].logits[400] = std::numeric_limits<float>::quiet_NaN();
   requests[3].logits[400] = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(OnDevice(requests), (std::vector<std::int32_t>{7, -1, -1, -1}));
+  EXPECT_EQ(TokensOnDevice(requests), (std::vector<std::int32_t>{7, -1, -1, -1}));
   ExpectSame(requests);
 }
 
@@ -216,8 +251,8 @@ TEST_F(Sampling, ARowsTokenDoesNotDependOnTheBatch) {
     requests.push_back(Plain(seed));
     requests.back().params.top_k = 30;
   }
-  const auto all = OnDevice(requests);
-  EXPECT_EQ(OnDevice({requests[4]}), std::vector<std::int32_t>{all[4]});
+  const auto all = TokensOnDevice(requests);
+  EXPECT_EQ(TokensOnDevice({requests[4]}), std::vector<std::int32_t>{all[4]});
 }
 
 }  // namespace

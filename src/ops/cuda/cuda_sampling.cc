@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens from logits on a CUDA device: only the ids go back to the host.
+// Tokens from logits on a CUDA device: only the ids, and what the logits say of them,
+// go back to the host.
 #include "base/check.h"
 #include "kernels/rows/rows_cuda.h"
 #include "kernels/sampling/sampling_cuda.h"
@@ -27,11 +28,14 @@ k::SamplingRow RowOf(const SampleRow& row) {
   to.top_k = row.top_k;
   to.ban_begin = row.ban_begin;
   to.ban_end = row.ban_end;
+  to.is_given = row.is_given ? 1 : 0;
+  to.given = row.given;
+  to.top = row.top;
   return to;
 }
 
 k::LogitEdit EditOf(const LogitEdit& edit) {
-  return {edit.row, edit.token, edit.add, edit.minus_first, edit.repetition, edit.minus};
+  return {edit.row, edit.token, edit.add, edit.minus_first, edit.repetition, edit.minus, 0};
 }
 
 }  // namespace
@@ -46,8 +50,9 @@ Result<> CudaDevice::ReserveSampling(const SampleLimits& limits) {
   constexpr std::int64_t kAlign = 256;
   const std::int64_t row_bytes = static_cast<std::int64_t>(sizeof(k::SamplingRow)) + 1 +
                                  WordsOf(limits.vocab) * static_cast<std::int64_t>(sizeof(int)) +
-                                 static_cast<std::int64_t>(sizeof(std::int32_t));
-  const std::int64_t bytes = limits.rows * (row_bytes + 6 * kAlign) +
+                                 static_cast<std::int64_t>(sizeof(std::int32_t)) +
+                                 static_cast<std::int64_t>(sizeof(TokenScore));
+  const std::int64_t bytes = limits.rows * (row_bytes + 7 * kAlign) +
                              limits.edits * static_cast<std::int64_t>(sizeof(k::LogitEdit)) +
                              limits.bans * static_cast<std::int64_t>(sizeof(std::int32_t));
   INFERD_ASSIGN(sample_staging_, MakeStaging(static_cast<std::size_t>(bytes)));
@@ -71,7 +76,9 @@ void CudaDevice::Sample(const SampleTask& task) {
   const auto bans = sample_staging_.Take<std::int32_t>(task.bans.size());
   const auto masks = sample_staging_.Take<std::uint32_t>(task.masks.size());
   const auto tokens = sample_staging_.Take<std::int32_t>(rows);
-  INFERD_CHECK_MSG(tokens.host != nullptr, "samples fit what was reserved");
+  const auto scores = sample_staging_.Take<TokenScore>(task.scores != nullptr ? rows : 0);
+  INFERD_CHECK_MSG(tokens.host != nullptr && scores.host != nullptr,
+                   "samples fit what was reserved");
   std::transform(task.rows.begin(), task.rows.end(), params.host, RowOf);
   std::transform(task.rows.begin(), task.rows.end(), has_mask.host, [](const SampleRow& row) {
     return static_cast<std::uint8_t>(row.has_mask ? 1 : 0);
@@ -97,8 +104,13 @@ void CudaDevice::Sample(const SampleTask& task) {
   args.bans = bans.device;
   args.params = params.device;
   args.token = tokens.device;
+  args.scores = scores.device;
   Check(k::Sample(args, stream_), "sampling");
   Copy(task.tokens, tokens.device, rows * sizeof(std::int32_t));
+  if (task.scores != nullptr) {
+    Check(k::Score(args, stream_), "logprobs");
+    Copy(task.scores, scores.device, rows * sizeof(TokenScore));
+  }
 }
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -338,9 +338,37 @@ INSTANTIATE_TEST_SUITE_P(Models,
 
 class DeviceSamplingTest : public testing::TestWithParam<GraphCase> {};
 
-// A request that asks for logprobs is sampled on the host, from the same logits: with the same seed
-// it gets the same tokens. The others never bring logits there.
-TEST_P(DeviceSamplingTest, GivesTheTokensOfTheHost) {
+// What came of each sequence: sampled tokens, then scored ones of its prompt.
+using Scored =
+    std::tuple<std::int32_t, float, std::int32_t, std::vector<std::pair<std::int32_t, float>>>;
+
+std::vector<std::vector<Scored>> ScoredTokensOf(const RankSet::Results& results, std::size_t rows) {
+  std::vector<std::vector<Scored>> all(2 * rows);
+  const auto add = [&](std::size_t list, const spec::SampledToken& from) {
+    std::vector<std::pair<std::int32_t, float>> top;
+    for (const spec::TokenLogprob& at : from.top) {
+      top.emplace_back(at.token, at.logprob);
+    }
+    top.resize(std::min<std::size_t>(top.size(), ops::kMaxTop));
+    all[list].emplace_back(from.token, from.logprob, from.rank, std::move(top));
+  };
+  for (const auto& [key, result] : results) {
+    for (const spec::SampledToken& sampled : result.sampled) {
+      add(static_cast<std::size_t>(sampled.row), sampled);
+    }
+    for (const spec::PromptLogprobs& prompt : result.prompt_logprobs) {
+      for (const spec::SampledToken& token : prompt.tokens) {
+        add(rows + static_cast<std::size_t>(prompt.row), token);
+      }
+    }
+  }
+  return all;
+}
+
+// A request that asks for more logprobs than the device gives is sampled and scored on the host,
+// from the same logits: with the same seed it gets the same tokens, and the same bits. The others
+// never bring logits there.
+TEST_P(DeviceSamplingTest, GivesTheTokensAndLogprobsOfTheHost) {
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<spec::SamplingParams> sampling;
   for (int i = 0; i < 6; ++i) {
@@ -356,15 +384,16 @@ TEST_P(DeviceSamplingTest, GivesTheTokensOfTheHost) {
     params.repetition_penalty = i >= 4 ? 1.2 : 1;
     params.frequency_penalty = i == 5 ? 0.3 : 0;
   }
+  constexpr std::size_t kScored = 4;  // 17 tokens, in two steps
   RankSetOptions options;
   options.device = TestDevice();
   options.parallel.tp = GetParam().tp;
   options.parallel.pp = GetParam().pp;
-  const auto run = [&](int logprobs_of, std::int64_t* copied) {
+  const auto run = [&](int host_of_two, std::int64_t* copied) {
     std::vector<spec::SamplingParams> asked = sampling;
     for (std::size_t s = 0; s < asked.size(); ++s) {
-      const bool on_host = logprobs_of < 0 || static_cast<int>(s) % 2 < logprobs_of;
-      asked[s].logprobs = on_host ? 0 : -1;
+      asked[s].logprobs = ops::kMaxTop + (static_cast<int>(s) % 2 < host_of_two ? 1 : 0);
+      asked[s].prompt_logprobs = s == kScored ? asked[s].logprobs : -1;
     }
     auto set = RankSet::Make(DataPath(GetParam().model), options);
     EXPECT_TRUE(set.ok()) << set.error().message();
@@ -374,16 +403,19 @@ TEST_P(DeviceSamplingTest, GivesTheTokensOfTheHost) {
     for (std::size_t rank = 0; rank < (*set)->plans().size(); ++rank) {
       *copied += (*set)->rank(rank).copied_logit_rows();
     }
-    return TokensOf(*results, prompts.size(), 1);
+    return ScoredTokensOf(*results, prompts.size());
   };
   std::int64_t on_device = 0, mixed = 0, on_host = 0;
-  const auto expected = run(-1, &on_host);
+  const auto expected = run(2, &on_host);
+  EXPECT_EQ(expected[0].size(), 8U);
+  EXPECT_EQ(std::get<3>(expected[0][0]).size(), static_cast<std::size_t>(ops::kMaxTop));
+  EXPECT_EQ(expected[prompts.size() + kScored].size(), 16U);
   EXPECT_EQ(run(0, &on_device), expected);
   EXPECT_EQ(run(1, &mixed), expected);
   const bool has_device_logits = GetParam().tp == 1;  // these ranks exchange on the host
   EXPECT_EQ(on_device, 0);
-  EXPECT_EQ(on_host, has_device_logits ? 6 * 8 : 0);
-  EXPECT_EQ(mixed, has_device_logits ? 3 * 8 : 0);
+  EXPECT_EQ(on_host, has_device_logits ? 6 * 8 + 16 : 0);
+  EXPECT_EQ(mixed, has_device_logits ? 3 * 8 + 16 : 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device draws from a SampleBatch is what SampleToken draws on the host.
+// What the device draws from a SampleBatch is what SampleToken draws on the host, with its
+// logprobs.
 #include "model/sample_batch.h"
 
 #include "ops/device.h"
@@ -88,14 +89,16 @@ TEST(SampleBatch, TheDeviceDrawsWhatTheHostDraws) {
     for (Request& request : Requests()) {
       request.params.temperature = temperature;
       request.params.seed = 17 * requests.size() + 1;
+      request.params.logprobs = static_cast<std::int32_t>(requests.size() % 5) - 1;
       requests.push_back(std::move(request));
     }
   }
-  const auto rows = static_cast<std::int64_t>(requests.size());
+  // A token that is given comes last.
+  const auto rows = static_cast<std::int64_t>(requests.size()) + 1;
   SampleBatch batch(kVocab, rows, 64);
   ASSERT_TRUE((*device)->ReserveSampling(batch.limits()).ok());
   std::vector<float> logits;
-  std::vector<std::int32_t> expected;
+  std::vector<spec::SampledToken> expected;
   for (const Request& request : requests) {
     ASSERT_TRUE(SamplesOnDevice(request.params)) << request.name;
     std::vector<float> row = RandomLogits(kVocab, static_cast<std::uint32_t>(logits.size()));
@@ -109,18 +112,37 @@ TEST(SampleBatch, TheDeviceDrawsWhatTheHostDraws) {
     }
     spec::SampledToken out;
     SampleToken(row, later, position, &request.mask, &out);
-    expected.push_back(out.token);
+    expected.push_back(out);
   }
+  const std::vector<float> last = RandomLogits(kVocab, 4711);
+  logits.insert(logits.end(), last.begin(), last.end());
+  ASSERT_TRUE(batch.AddGiven(211, 6));
+  ScoreToken(last, 211, 6, &expected.emplace_back());
   auto memory = (*device)->Allocate(logits.size() * sizeof(float), "logits");
   auto tokens = (*device)->AllocateHost(expected.size() * sizeof(std::int32_t), "tokens");
-  ASSERT_TRUE(memory.ok() && tokens.ok());
+  auto scores = (*device)->AllocateHost(expected.size() * sizeof(ops::TokenScore), "scores");
+  ASSERT_TRUE(memory.ok() && tokens.ok() && scores.ok());
   (*device)->Copy(memory->data(), logits.data(), logits.size() * sizeof(float));
   auto* const got = reinterpret_cast<std::int32_t*>(tokens->data());
-  (*device)->Sample(batch.Task(memory->floats(), got));
+  auto* const scored = reinterpret_cast<ops::TokenScore*>(scores->data());
+  (*device)->Sample(batch.Task(memory->floats(), got, scored));
   ASSERT_TRUE((*device)->Wait().ok());
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(got[i], expected[i])
-        << requests[i].name << " at temperature " << requests[i].params.temperature;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(i < requests.size() ? requests[i].name : "given");
+    EXPECT_EQ(got[i], expected[i].token);
+    if (i < requests.size() && requests[i].params.logprobs < 0) {
+      continue;
+    }
+    spec::SampledToken token;
+    TakeScore(scored[i], &token);
+    EXPECT_EQ(token.token, expected[i].token);
+    EXPECT_EQ(token.logprob, expected[i].logprob);
+    EXPECT_EQ(token.rank, expected[i].rank);
+    ASSERT_EQ(token.top.size(), expected[i].top.size());
+    for (std::size_t t = 0; t < token.top.size(); ++t) {
+      EXPECT_EQ(token.top[t].token, expected[i].top[t].token);
+      EXPECT_EQ(token.top[t].logprob, expected[i].top[t].logprob);
+    }
   }
 }
 
@@ -130,6 +152,7 @@ TEST(SampleBatch, RowsBeyondTheLimitsWaitForTheNextBatch) {
   EXPECT_TRUE(batch.Add(state, {}, 11, nullptr));
   EXPECT_TRUE(batch.Add(state, {}, 11, nullptr));
   EXPECT_FALSE(batch.Add(state, {}, 11, nullptr)) << "rows";
+  EXPECT_FALSE(batch.AddGiven(5, 0)) << "rows";
   EXPECT_EQ(batch.rows(), 2);
   batch.Clear();
   spec::SamplingParams params;
@@ -138,13 +161,16 @@ TEST(SampleBatch, RowsBeyondTheLimitsWaitForTheNextBatch) {
   }
   EXPECT_TRUE(batch.Add(StateOf(params), {}, 11, nullptr));
   EXPECT_FALSE(batch.Add(StateOf(params), {}, 11, nullptr)) << "edits";
-  EXPECT_EQ(batch.Task(nullptr, nullptr).edits.size(), 200U) << "the refused row left nothing";
+  EXPECT_EQ(batch.Task(nullptr, nullptr, nullptr).edits.size(), 200U)
+      << "the refused row left nothing";
 }
 
 TEST(SampleBatch, WhatOnlyTheHostCanDoStaysThere) {
   EXPECT_TRUE(SamplesOnDevice({}));
   spec::SamplingParams logprobs, typical, xtc, order, bans;
-  logprobs.logprobs = 0;
+  logprobs.logprobs = ops::kMaxTop;
+  EXPECT_TRUE(SamplesOnDevice(logprobs));
+  logprobs.logprobs = ops::kMaxTop + 1;
   typical.typical_p = 0.9;
   xtc.xtc_probability = 0.5;
   order.samplers = {spec::SamplerKind::kTopK};
