@@ -81,6 +81,8 @@ def shape(name):
                 f"one row, {HEADS} and {KV_HEADS} heads of {DIM}")
     if "JoinSplits" in name:
         return (128, 0, HEADS * (CONTEXT // 256) * (DIM + 2) * 4, 4 * HEADS * (CONTEXT // 256) * DIM, f"one row, {CONTEXT} tokens")
+    if "MaskPairs" in name:
+        return (256, 0, 256 * 4 * 4 + 2 * 128 * 4, 0, "256 pairs, 128 experts")
     if "Combine" in name:
         return (128, 0, 9 * norm, 2 * 8 * HIDDEN, f"one row of {HIDDEN}, 8 experts")
     return (32, 0, 0, 0, "")

@@ -61,29 +61,42 @@ Status MatMul(const Matrix& w,
               float* y,
               std::int64_t ldy,
               Stream stream) {
-  return Run({w, x, ldx, m, bias, add, y, ldy, nullptr, 0, nullptr, nullptr, 0}, m, stream);
+  MatMulLaunch launch{};
+  launch.w = w;
+  launch.x = x;
+  launch.ldx = ldx;
+  launch.m = m;
+  launch.bias = bias;
+  launch.add = add;
+  launch.y = y;
+  launch.ldy = ldy;
+  return Run(launch, m, stream);
 }
 
 Status GroupedMatMul(const GroupedArgs& args, Stream stream) {
-  if (args.experts < 1 || args.experts > 65535 || args.expert_begin == nullptr ||
-      args.expert_rows == nullptr) {
+  const bool masked = args.slot_expert != nullptr;
+  const bool placed = masked ? args.slot_count != nullptr && args.source != nullptr &&
+                                   args.target != nullptr && args.slot_stride > 0
+                             : args.expert_begin != nullptr;
+  if (args.experts < 1 || args.experts > 65535 || args.expert_rows == nullptr || !placed) {
     return Status::kInvalidValue;
   }
-  return Run({args.w,
-              args.x,
-              args.ldx,
-              0,
-              nullptr,
-              false,
-              args.y,
-              args.ldy,
-              args.expert_rows,
-              args.scale_stride,
-              args.expert_begin,
-              args.source,
-              args.experts},
-             args.max_positions,
-             stream);
+  MatMulLaunch launch{};
+  launch.w = args.w;
+  launch.x = args.x;
+  launch.ldx = args.ldx;
+  launch.y = args.y;
+  launch.ldy = args.ldy;
+  launch.expert_rows = args.expert_rows;
+  launch.scale_stride = args.scale_stride;
+  launch.expert_begin = args.expert_begin;
+  launch.source = args.source;
+  launch.experts = args.experts;
+  launch.slot_expert = args.slot_expert;
+  launch.slot_count = args.slot_count;
+  launch.target = args.target;
+  launch.slot_stride = args.slot_stride;
+  return Run(launch, args.max_positions, stream);
 }
 
 }  // namespace inferd::kernels::cuda

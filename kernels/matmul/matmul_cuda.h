@@ -57,7 +57,15 @@ struct GroupedArgs {
   int experts = 0;
   const std::int32_t* expert_begin = nullptr;  // [experts + 1]
   const std::int32_t* source = nullptr;
-  std::int64_t max_positions = 0;  // bound of expert_begin[experts]; fixes the launch shape
+  std::int64_t max_positions = 0;  // bound of the positions in use; fixes the launch shape
+  /// Masked, for few rows: the lists of MaskPairs (kernels/moe/moe_cuda.h) take expert_begin's
+  /// place, and only experts that have rows get blocks. `experts` counts the slots; slot s has the
+  /// positions [s * slot_stride, + slot_count[s]) of expert slot_expert[s], and position p writes y
+  /// row target[p]. A row's bits are the same.
+  const std::int32_t* slot_expert = nullptr;  // [experts]
+  const std::int32_t* slot_count = nullptr;   // [experts]
+  const std::int32_t* target = nullptr;       // [experts, slot_stride]
+  std::int64_t slot_stride = 0;
   const float* x = nullptr;
   std::int64_t ldx = 0;
   float* y = nullptr;

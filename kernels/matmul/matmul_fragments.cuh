@@ -24,6 +24,10 @@ struct MatMulLaunch {
   const std::int32_t* expert_begin;
   const std::int32_t* source;
   int experts;
+  const std::int32_t* slot_expert;
+  const std::int32_t* slot_count;
+  const std::int32_t* target;
+  std::int64_t slot_stride;
 };
 
 // A lane's view of the block's work: which rows of W and of x.
@@ -31,25 +35,27 @@ struct MatMulPlace {
   std::int64_t first;  // first position of this expert
   std::int64_t count;
   std::int64_t row;  // of W, first of the warp's 16
+  int expert;
 };
 
 DEVICE MatMulPlace PlaceOf(const MatMulLaunch& args, std::int64_t row) {
-  if (args.expert_begin == nullptr) {
-    return {0, args.m, row};
+  const int z = static_cast<int>(blockIdx.z);
+  if (args.slot_expert != nullptr) {
+    return {z * args.slot_stride, args.slot_count[z], row, args.slot_expert[z]};
   }
-  const int expert = static_cast<int>(blockIdx.z);
-  const std::int64_t first = args.expert_begin[expert];
-  return {first, args.expert_begin[expert + 1] - first, row};
+  if (args.expert_begin == nullptr) {
+    return {0, args.m, row, 0};
+  }
+  const std::int64_t first = args.expert_begin[z];
+  return {first, args.expert_begin[z + 1] - first, row, z};
 }
 
 // Row `index` of W; beyond the last it is the last, whose results are then not stored.
-DEVICE WeightRow RowOf(const MatMulLaunch& args, std::int64_t index) {
+DEVICE WeightRow RowOf(const MatMulLaunch& args, const MatMulPlace& place, std::int64_t index) {
   const Matrix& w = args.w;
   index = index < w.n ? index : w.n - 1;
-  const bool grouped = args.expert_begin != nullptr;
-  const std::byte* rows = grouped ? args.expert_rows[blockIdx.z] : w.rows;
-  const std::int64_t scale =
-      index / w.scale_rows * w.scale_ld + (grouped ? blockIdx.z * args.scale_stride : 0);
+  const std::byte* rows = args.expert_rows != nullptr ? args.expert_rows[place.expert] : w.rows;
+  const std::int64_t scale = index / w.scale_rows * w.scale_ld + place.expert * args.scale_stride;
   WeightRow row;
   row.bytes = rows + index * w.row_bytes;
   row.scales = w.scales != nullptr ? w.scales + scale : nullptr;
@@ -144,7 +150,8 @@ DEVICE void StoreTile(const MatMulLaunch& args,
     const std::int64_t n = place.row + lane / 4 + i / 2 * 8;
     const std::int64_t position = tile0 + lane % 4 * 2 + i % 2;
     if (n < args.w.n && position < place.count) {
-      float* y = args.y + (place.first + position) * args.ldy + n;
+      const std::int64_t at = place.first + position;
+      float* y = args.y + (args.target != nullptr ? args.target[at] : at) * args.ldy + n;
       const float value = args.bias != nullptr ? sum[i] + args.bias[n] : sum[i];
       *y = args.add ? *y + value : value;
     }

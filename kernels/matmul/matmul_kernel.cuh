@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kMatMulThreads, 3) MatMulSmallKernel(MatMulLau
   const int quarter = static_cast<int>(threadIdx.x) / 32;
   const int t = lane % 4;
   const MatMulPlace place = PlaceOf(args, static_cast<std::int64_t>(blockIdx.x) * 16);
-  const WeightRow low = RowOf(args, place.row + lane / 4);
-  const WeightRow high = RowOf(args, place.row + lane / 4 + 8);
+  const WeightRow low = RowOf(args, place, place.row + lane / 4);
+  const WeightRow high = RowOf(args, place, place.row + lane / 4 + 8);
   const int k = static_cast<int>(args.w.k);
   const int chunks = (k + 31) / 32;
   const int begin = QuarterBegin(chunks, quarter);
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kMatMulThreads, 2) MatMulTiledKernel(MatMulLau
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int t = lane % 4;
   const MatMulPlace place = PlaceOf(args, static_cast<std::int64_t>(blockIdx.x) * 64 + warp * 16);
-  const WeightRow low = RowOf(args, place.row + lane / 4);
-  const WeightRow high = RowOf(args, place.row + lane / 4 + 8);
+  const WeightRow low = RowOf(args, place, place.row + lane / 4);
+  const WeightRow high = RowOf(args, place, place.row + lane / 4 + 8);
   const int chunks = static_cast<int>((args.w.k + 31) / 32);
   const bool aligned = args.ldx % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
   for (std::int64_t tile0 = static_cast<std::int64_t>(blockIdx.y) * kTiledTiles * 8;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing: a warp per row, top_k rounds of "the best that is left". Sorting: experts are counted,
 // the counts summed up, and each expert's warp then collects its pairs in order, so the result is
-// the same every time. Combining: a thread per value, slots in order. Bytes are small beside the
-// experts' weights.
+// the same every time: three launches of 2 * experts + 2 blocks. Masking: a thread per pair
+// compares it with all others, in one block. Combining: a thread per value, slots in order. Bytes
+// are small beside the experts' weights.
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/moe/moe_cuda.h"
 
@@ -66,7 +67,8 @@ __global__ void __launch_bounds__(32) RouteKernel(RouteArgs args) {
   }
 }
 
-DEVICE int LocalExpert(const SortPairsArgs& args, std::int64_t pair) {
+template <class Args>
+DEVICE int LocalExpert(const Args& args, std::int64_t pair) {
   const int local = args.expert[pair] - args.first;
   return local >= 0 && local < args.experts ? local : -1;
 }
@@ -130,6 +132,58 @@ __global__ void __launch_bounds__(32) PlacePairsKernel(SortPairsArgs args) {
   }
 }
 
+constexpr int kMaskThreads = static_cast<int>(MaskPairsArgs::kMostPairs);
+
+__global__ void __launch_bounds__(kMaskThreads) MaskPairsKernel(MaskPairsArgs args, int slots) {
+  SHARED_ARRAY(int, experts, kMaskThreads);
+  SHARED_ARRAY(int, slot_of, kMaskThreads);  // by an expert's first pair
+  SHARED_ARRAY(int, firsts, kMaskThreads / 32);
+  const int pair = static_cast<int>(threadIdx.x);
+  const int pairs = static_cast<int>(args.pairs);
+  const int mine = pair < pairs ? LocalExpert(args, pair) : -1;
+  experts[pair] = mine;
+  __syncthreads();
+  int before = 0;  // pairs of the same expert
+  int count = 0;
+  int first = pair;
+  for (int other = 0; other < pairs; ++other) {
+    const bool same = experts[other] == mine;
+    first = same && count == 0 ? other : first;
+    count += same ? 1 : 0;
+    before += same && other < pair ? 1 : 0;
+  }
+  const bool is_first = mine >= 0 && before == 0;
+  const unsigned all = __ballot_sync(kFullMask, is_first ? 1 : 0);
+  if (pair % 32 == 0) {
+    firsts[pair / 32] = __popc(all);
+  }
+  __syncthreads();
+  int slot = __popc(all & ((1U << pair % 32) - 1));
+  int used = 0;
+  for (int warp = 0; warp < kMaskThreads / 32; ++warp) {
+    slot += warp < pair / 32 ? firsts[warp] : 0;
+    used += firsts[warp];
+  }
+  if (is_first) {
+    slot_of[pair] = slot;
+    args.slot_expert[slot] = mine;
+    args.slot_count[slot] = count;
+  }
+  if (pair >= used && pair < slots) {
+    args.slot_expert[pair] = 0;
+    args.slot_count[pair] = 0;
+  }
+  __syncthreads();
+  if (pair < pairs) {
+    args.position[pair] = mine >= 0 ? pair : -1;
+  }
+  if (mine >= 0) {
+    const int at = slot_of[first] * pairs + before;
+    args.pair[at] = pair;
+    args.source[at] = pair / args.top_k;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) CombineKernel(CombineArgs args) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   const std::int64_t row = blockIdx.x;
@@ -175,6 +229,16 @@ Status SortPairs(const SortPairsArgs& args, Stream stream) {
     status = LAUNCH_KERNEL(PlacePairsKernel, dim3(experts), dim3(32), 0, stream, args);
   }
   return status;
+}
+
+Status MaskPairs(const MaskPairsArgs& args, Stream stream) {
+  if (args.experts < 1 || args.top_k < 1 || args.pairs > MaskPairsArgs::kMostPairs) {
+    return Status::kInvalidValue;
+  }
+  if (args.pairs == 0) {
+    return Status::kOk;
+  }
+  return LAUNCH_KERNEL(MaskPairsKernel, dim3(1), dim3(kMaskThreads), 0, stream, args, args.Slots());
 }
 
 Status Combine(const CombineArgs& args, Stream stream) {

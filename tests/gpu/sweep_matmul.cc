@@ -3,7 +3,9 @@
 // tensor cores), and the experts of a mixture.
 #include "bench.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "kernels/moe/moe_cuda.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -91,44 +93,110 @@ struct Mixture {
   std::int64_t n, columns;
 };
 
-// Rows sent to experts at random, on the device as SortPairs leaves them.
+bool IsMasked(std::int64_t pairs) { return pairs <= k::MaskPairsArgs::kMostPairs; }
+
+// Rows sent to experts at random, and the lists of both layouts.
 struct Routing {
-  DeviceBytes begin, source;
+  DeviceBytes expert, position;
+  DeviceBytes begin, source;                            // contiguous
+  DeviceBytes slot_expert, slot_count, pair, slot_row;  // masked
   int active = 0;
 };
 
+std::int32_t* Ints(const DeviceBytes& bytes) {
+  return reinterpret_cast<std::int32_t*>(bytes.get());
+}
+
+k::SortPairsArgs SortArgs(const Routing& routing, const Mixture& shape, std::int64_t pairs) {
+  return {Ints(routing.expert),
+          pairs,
+          0,
+          shape.experts,
+          shape.top_k,
+          Ints(routing.begin),
+          Ints(routing.source),
+          Ints(routing.position)};
+}
+
+k::MaskPairsArgs MaskArgs(const Routing& routing, const Mixture& shape, std::int64_t pairs) {
+  return {Ints(routing.expert),
+          pairs,
+          0,
+          shape.experts,
+          shape.top_k,
+          Ints(routing.slot_expert),
+          Ints(routing.slot_count),
+          Ints(routing.pair),
+          Ints(routing.slot_row),
+          Ints(routing.position)};
+}
+
+Result<> Listed(k::Status status) {
+  return status == k::Status::kOk ? Result<>() : Internal("listing pairs by expert failed");
+}
+
 Result<Routing> Route(Bench& bench, const Mixture& shape, std::int64_t rows, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<std::vector<std::int32_t>> rows_of(static_cast<std::size_t>(shape.experts));
-  std::vector<int> order(static_cast<std::size_t>(shape.experts));
+  std::vector<bool> used(static_cast<std::size_t>(shape.experts));
+  std::vector<std::int32_t> order(static_cast<std::size_t>(shape.experts));
   for (int e = 0; e < shape.experts; ++e) {
     order[static_cast<std::size_t>(e)] = e;
   }
+  std::vector<std::int32_t> expert;
   for (std::int64_t row = 0; row < rows; ++row) {
     for (int slot = 0; slot < shape.top_k; ++slot) {
       const auto at = static_cast<std::size_t>(slot);
       std::swap(order[at], order[at + random() % (order.size() - at)]);
-      rows_of[static_cast<std::size_t>(order[at])].push_back(static_cast<std::int32_t>(row));
+      expert.push_back(order[at]);
+      used[static_cast<std::size_t>(order[at])] = true;
     }
   }
   Routing routing;
-  std::vector<std::int32_t> begin = {0};
-  std::vector<std::int32_t> source;
-  for (const auto& own : rows_of) {
-    source.insert(source.end(), own.begin(), own.end());
-    begin.push_back(static_cast<std::int32_t>(source.size()));
-    routing.active += own.empty() ? 0 : 1;
+  const std::size_t bytes = expert.size() * 4;
+  const auto pairs = static_cast<std::int64_t>(expert.size());
+  routing.active = static_cast<int>(std::count(used.begin(), used.end(), true));
+  INFERD_ASSIGN(routing.expert, bench.Upload(expert));
+  INFERD_ASSIGN(routing.position, bench.Fill(bytes));
+  INFERD_ASSIGN(routing.begin, bench.Fill(used.size() * 4 + 4));
+  INFERD_ASSIGN(routing.source, bench.Fill(bytes));
+  INFERD_TRY(Listed(k::SortPairs(SortArgs(routing, shape, pairs), bench.stream())));
+  if (IsMasked(pairs)) {
+    INFERD_ASSIGN(routing.slot_expert, bench.Fill(bytes));
+    INFERD_ASSIGN(routing.slot_count, bench.Fill(bytes));
+    INFERD_ASSIGN(routing.pair, bench.Fill(bytes * expert.size()));
+    INFERD_ASSIGN(routing.slot_row, bench.Fill(bytes * expert.size()));
+    INFERD_TRY(Listed(k::MaskPairs(MaskArgs(routing, shape, pairs), bench.stream())));
   }
-  INFERD_ASSIGN(routing.begin, bench.Upload(begin));
-  INFERD_ASSIGN(routing.source, bench.Upload(source));
   return routing;
 }
 
-Result<> SweepMixture(Bench& bench, const Mixture& shape, DType type, std::int64_t rows) {
+// The pairs listed by expert, in both layouts.
+Result<> SweepListing(Bench& bench, const Mixture& shape, std::int64_t rows) {
+  INFERD_ASSIGN(const Routing routing, Route(bench, shape, rows, 1));
+  const std::int64_t pairs = rows * shape.top_k;
+  for (const bool masked : {false, true}) {
+    if (masked && !IsMasked(pairs)) {
+      continue;
+    }
+    INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t) {
+      return masked ? k::MaskPairs(MaskArgs(routing, shape, pairs), bench.stream())
+                    : k::SortPairs(SortArgs(routing, shape, pairs), bench.stream());
+    }));
+    bench.Print(R"("sweep": "experts", "kernel": "{}", "shape": "{}", "rows": {}, "ms": {:.5f})",
+                masked ? "mask_pairs" : "sort_pairs",
+                shape.name,
+                rows,
+                seconds * 1e3);
+  }
+  return {};
+}
+
+Result<> SweepMixture(
+    Bench& bench, const Mixture& shape, DType type, std::int64_t rows, bool masked) {
   k::GroupedArgs args;
   args.w = Shape(type, shape.n, shape.columns);
-  args.experts = shape.experts;
   args.max_positions = rows * shape.top_k;
+  args.experts = masked ? MaskArgs({}, shape, args.max_positions).Slots() : shape.experts;
   args.ldx = shape.columns;
   args.ldy = shape.n;
   const std::int64_t expert_bytes = shape.n * args.w.row_bytes;
@@ -163,15 +231,20 @@ Result<> SweepMixture(Bench& bench, const Mixture& shape, DType type, std::int64
   active /= static_cast<double>(routings.size());
   INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t i) {
     const Routing& routing = routings[static_cast<std::size_t>(i) % routings.size()];
-    args.expert_begin = reinterpret_cast<const std::int32_t*>(routing.begin.get());
-    args.source = reinterpret_cast<const std::int32_t*>(routing.source.get());
+    args.expert_begin = masked ? nullptr : Ints(routing.begin);
+    args.source = Ints(masked ? routing.slot_row : routing.source);
+    args.slot_expert = masked ? Ints(routing.slot_expert) : nullptr;
+    args.slot_count = masked ? Ints(routing.slot_count) : nullptr;
+    args.target = masked ? Ints(routing.pair) : nullptr;
+    args.slot_stride = masked ? args.max_positions : 0;
     return k::GroupedMatMul(args, bench.stream());
   }));
   const auto pairs = static_cast<double>(args.max_positions);
   const double moved = active * Bytes(args.w) + static_cast<double>(rows * shape.columns) * 4 +
                        pairs * static_cast<double>(shape.n) * 4;
   bench.Print(
-      R"("sweep": "experts", "shape": "{}", "type": "{}", "rows": {}, "active": {:.1f}, "ms": {:.5f}, "gb_s": {:.4g}, "tflop_s": {:.4g})",
+      R"("sweep": "experts", "layout": "{}", "shape": "{}", "type": "{}", "rows": {}, "active": {:.1f}, "ms": {:.5f}, "gb_s": {:.4g}, "tflop_s": {:.4g})",
+      masked ? "masked" : "contiguous",
       shape.name,
       Name(type),
       rows,
@@ -219,9 +292,15 @@ Result<> SweepExperts(Bench& bench) {
   const std::vector<std::int64_t> rows =
       bench.tiny() ? std::vector<std::int64_t>{3} : std::vector<std::int64_t>{1, 8, 64, 512, 4096};
   for (const Mixture& shape : shapes) {
+    for (const std::int64_t count : rows) {
+      INFERD_TRY(SweepListing(bench, shape, count));
+    }
     for (const DType type : {DType::kBF16, DType::kF8E4M3, DType::kMXFP4}) {
       for (const std::int64_t count : rows) {
-        INFERD_TRY(SweepMixture(bench, shape, type, count));
+        INFERD_TRY(SweepMixture(bench, shape, type, count, false));
+        if (IsMasked(count * shape.top_k)) {
+          INFERD_TRY(SweepMixture(bench, shape, type, count, true));
+        }
       }
     }
   }

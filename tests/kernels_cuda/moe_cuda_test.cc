@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace inferd::kernels::cuda {
 namespace {
@@ -117,6 +118,193 @@ TEST(MoeCuda, SortOfManyPairs) {
     }
   }
   EXPECT_EQ(sorted.begin[kExperts], next);
+}
+
+struct Masked {
+  std::vector<std::int32_t> expert, count, pair, source, position;
+};
+
+// The lists are as long as they may get; what has no meaning is -1.
+Masked Mask(const std::vector<std::int32_t>& expert, int first, int experts, int top_k) {
+  MaskPairsArgs args;
+  args.pairs = static_cast<std::int64_t>(expert.size());
+  args.experts = experts;
+  const auto slots = static_cast<std::size_t>(args.Slots());
+  const DeviceArray<std::int32_t> de(expert), slot(slots), count(slots), position(expert.size());
+  const DeviceArray<std::int32_t> pair(slots * expert.size()), source(slots * expert.size());
+  args.expert = de.get();
+  args.first = first;
+  args.top_k = top_k;
+  args.slot_expert = slot.get();
+  args.slot_count = count.get();
+  args.pair = pair.get();
+  args.source = source.get();
+  args.position = position.get();
+  EXPECT_OK(MaskPairs(args, nullptr));
+  return {
+      slot.Download(), count.Download(), pair.Download(), source.Download(), position.Download()};
+}
+
+TEST(MoeCuda, MaskListsTheExpertsInUse) {
+  const std::vector<std::int32_t> expert = {4, 7, 5, 4, -1, 4, 7, 9};
+  const Masked masked = Mask(expert, 4, 5, 2);
+  EXPECT_EQ(masked.expert, (std::vector<std::int32_t>{0, 3, 1, 0, 0}));
+  EXPECT_EQ(masked.count, (std::vector<std::int32_t>{3, 2, 1, 0, 0}));
+  EXPECT_EQ(masked.position, (std::vector<std::int32_t>{0, 1, 2, 3, -1, 5, 6, -1}));
+  const std::vector<std::int32_t> pair = {
+      0, 3, 5, -1, -1, -1, -1, -1, 1, 6, -1, -1, -1, -1, -1, -1, 2, -1};
+  EXPECT_EQ(std::vector<std::int32_t>(masked.pair.begin(), masked.pair.begin() + 18), pair);
+  const std::vector<std::int32_t> source = {0, 1, 2, -1, -1, -1, -1, -1, 0, 3};
+  EXPECT_EQ(std::vector<std::int32_t>(masked.source.begin(), masked.source.begin() + 10), source);
+}
+
+// Odd counts of experts; ids of other ranks and -1; all tokens to one expert; every pair its own.
+TEST(MoeCuda, MaskOfManyPairs) {
+  TestRandom random(6);
+  for (const auto& [experts, pairs, top_k, spread] : {std::tuple(37, 256, 4, 40),
+                                                      std::tuple(128, 256, 8, 128),
+                                                      std::tuple(513, 99, 3, 700),
+                                                      std::tuple(7, 255, 5, 1),
+                                                      std::tuple(1, 33, 1, 3)}) {
+    std::vector<std::int32_t> expert(static_cast<std::size_t>(pairs));
+    for (auto& e : expert) {
+      e = static_cast<std::int32_t>(random.Next() % static_cast<unsigned>(spread)) +
+          (spread > 1 ? -1 : 3);
+    }
+    const Masked masked = Mask(expert, 0, experts, top_k);
+    std::vector<std::int32_t> in_use;
+    for (const std::int32_t e : expert) {
+      if (e >= 0 && e < experts && std::find(in_use.begin(), in_use.end(), e) == in_use.end()) {
+        in_use.push_back(e);
+      }
+    }
+    for (std::size_t slot = 0; slot < masked.expert.size(); ++slot) {
+      std::vector<std::int32_t> want, want_rows;
+      for (int pair = 0; slot < in_use.size() && pair < pairs; ++pair) {
+        if (expert[static_cast<std::size_t>(pair)] == in_use[slot]) {
+          want.push_back(pair);
+          want_rows.push_back(pair / top_k);
+        }
+      }
+      EXPECT_EQ(masked.expert[slot], slot < in_use.size() ? in_use[slot] : 0);
+      ASSERT_EQ(masked.count[slot], static_cast<int>(want.size())) << experts;
+      const auto at = static_cast<std::ptrdiff_t>(slot) * pairs;
+      const auto end = at + static_cast<std::ptrdiff_t>(want.size());
+      EXPECT_EQ(std::vector<std::int32_t>(masked.pair.begin() + at, masked.pair.begin() + end),
+                want);
+      EXPECT_EQ(std::vector<std::int32_t>(masked.source.begin() + at, masked.source.begin() + end),
+                want_rows);
+    }
+    for (int pair = 0; pair < pairs; ++pair) {
+      const std::int32_t e = expert[static_cast<std::size_t>(pair)];
+      EXPECT_EQ(masked.position[static_cast<std::size_t>(pair)], e >= 0 && e < experts ? pair : -1);
+    }
+  }
+}
+
+TEST(MoeCuda, MaskRefusesMorePairsThanItCanTake) {
+  MaskPairsArgs args;
+  args.experts = 8;
+  args.pairs = MaskPairsArgs::kMostPairs + 1;
+  EXPECT_EQ(MaskPairs(args, nullptr), Status::kInvalidValue);
+}
+
+// One product and a second one over its results, in both layouts: the same bits.
+TEST(MoeCuda, MaskedProductsHaveTheBitsOfContiguousOnes) {
+  constexpr std::int64_t kN = 40, kK = 96;
+  constexpr int kExperts = 5, kTopK = 2, kFirst = 2;
+  for (const auto& [rows, spread, type] : {std::tuple(1, 9, DType::kBF16),
+                                           std::tuple(7, 9, DType::kF8E4M3),
+                                           std::tuple(40, 1, DType::kQ4_0),
+                                           std::tuple(128, 9, DType::kF32),
+                                           std::tuple(128, 2, DType::kBF16)}) {
+    const int pairs = rows * kTopK;
+    TestRandom random(7);
+    const auto up_rows = RandomRows(type, kExperts * kN, kK, random);
+    const auto down_rows = RandomRows(DType::kBF16, kExperts * kK, kN, random);
+    std::vector<std::int32_t> expert;
+    for (int pair = 0; pair < pairs; ++pair) {
+      const auto e = static_cast<std::int32_t>(random.Next() % static_cast<unsigned>(spread));
+      expert.push_back(spread > 2 ? e - 1 : e + kFirst);
+    }
+    const auto x = RandomFloats(static_cast<std::size_t>(rows * kK), 8);
+    const auto scales = RandomFloats(kExperts, 9);
+    const auto weight = RandomFloats(static_cast<std::size_t>(pairs), 10);
+    const DeviceArray<std::byte> du(up_rows), dd(down_rows);
+    const DeviceArray<float> dx(x), ds(scales), dweight(weight);
+    std::vector<const std::byte*> up_of, down_of;
+    for (std::int64_t e = 0; e < kExperts; ++e) {
+      up_of.push_back(du.get() + e * kN * RowBytes(type, kK));
+      down_of.push_back(dd.get() + e * kK * RowBytes(DType::kBF16, kN));
+    }
+    const DeviceArray<const std::byte*> dup(up_of), ddown(down_of);
+    const Sorted sorted = Sort(expert, kFirst, kExperts, kTopK);
+    const Masked masked = Mask(expert, kFirst, kExperts, kTopK);
+    const DeviceArray<std::int32_t> begin(sorted.begin), sorted_rows(sorted.source),
+        sorted_position(sorted.position), slot(masked.expert), count(masked.count),
+        pair(masked.pair), masked_rows(masked.source), masked_position(masked.position);
+    const auto run = [&](bool by_mask) {
+      const DeviceArray<float> mid(static_cast<std::size_t>(pairs * kN)),
+          out(static_cast<std::size_t>(pairs * kK)), y(static_cast<std::size_t>(rows * kK));
+      GroupedArgs args;
+      args.w.type = type;
+      args.w.row_bytes = RowBytes(type, kK);
+      args.w.n = kN;
+      args.w.k = kK;
+      if (type == DType::kF8E4M3) {
+        args.w.scales = ds.get();
+        args.w.scale_rows = kN;
+        args.w.scale_k = kK;
+        args.scale_stride = 1;
+      }
+      args.expert_rows = dup.get();
+      args.experts = by_mask ? static_cast<int>(masked.expert.size()) : kExperts;
+      args.max_positions = pairs;
+      if (by_mask) {
+        args.slot_expert = slot.get();
+        args.slot_count = count.get();
+        args.source = masked_rows.get();
+        args.target = pair.get();
+        args.slot_stride = pairs;
+      } else {
+        args.expert_begin = begin.get();
+        args.source = sorted_rows.get();
+      }
+      args.x = dx.get();
+      args.ldx = kK;
+      args.y = mid.get();
+      args.ldy = kN;
+      EXPECT_OK(GroupedMatMul(args, nullptr));
+      args.w = {};
+      args.w.type = DType::kBF16;
+      args.w.row_bytes = RowBytes(DType::kBF16, kN);
+      args.w.n = kK;
+      args.w.k = kN;
+      args.scale_stride = 0;
+      args.expert_rows = ddown.get();
+      args.source = by_mask ? pair.get() : nullptr;
+      args.x = mid.get();
+      args.ldx = kN;
+      args.y = out.get();
+      args.ldy = kK;
+      EXPECT_OK(GroupedMatMul(args, nullptr));
+      EXPECT_OK(Combine({out.get(),
+                         kK,
+                         by_mask ? masked_position.get() : sorted_position.get(),
+                         dweight.get(),
+                         rows,
+                         kTopK,
+                         kK,
+                         false,
+                         y.get(),
+                         kK},
+                        nullptr));
+      return y.Download();
+    };
+    const auto contiguous = run(false);
+    EXPECT_EQ(run(true), contiguous) << rows << " rows of " << DTypeName(type);
+    EXPECT_GT(*std::max_element(contiguous.begin(), contiguous.end()), 0);
+  }
 }
 
 // x -> grouped product -> combine, against the same by single products.

@@ -196,8 +196,10 @@ class CudaDevice final : public Device {
     std::int64_t hidden = 0;
     std::int64_t ffn = 0;
     Memory begin, source, position;
-    Memory gate, up;  // [pairs, ffn]
-    Memory out;       // [pairs, hidden]
+    Memory slots;                  // [2, slots]: expert and count; of MaskPairs
+    Memory slot_pairs, slot_rows;  // [slots, pairs]
+    Memory gate, up;               // [pairs, ffn]
+    Memory out;                    // [pairs, hidden]
     struct List {
       Memory rows;                  // [experts] device pointers
       Memory scales;                // [experts, scales of a matrix]; empty: none
@@ -257,6 +259,10 @@ class CudaDevice final : public Device {
   void AttendRows(const kernels::cuda::AttentionArgs& args, const Run& run);
   Result<> ListExpertRows(std::span<const PackedMatrix* const> experts);
   kernels::cuda::GroupedArgs GroupedArgsOf(std::span<const PackedMatrix* const> experts) const;
+  kernels::cuda::GroupedArgs PlacedArgs(std::span<const PackedMatrix* const> experts,
+                                        std::int64_t pairs,
+                                        bool first) const;
+  void PlacePairs(const MoeTask& task);
 
   const int index_;
   const std::string name_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routed experts on a CUDA device: the (row, slot) pairs are sorted by expert, each expert's
-// products run over its rows, and every row sums its slots in order.
+// Routed experts on a CUDA device: the (row, slot) pairs are listed by expert, each expert's
+// products run over its rows, and every row sums its slots in order. Up to
+// MaskPairsArgs::kMostPairs pairs (decoding: 32 rows of 8 experts each) only experts in use get
+// blocks, by one list each (masked); more are sorted, with running sums (contiguous). Both have
+// launches that follow from the number of rows alone, as CUDA graphs need, and give the same bits.
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/moe/moe_cuda.h"
@@ -91,6 +94,10 @@ Result<> CudaDevice::PrepareMoe(const MoeTask& task) {
     INFERD_ASSIGN(experts_.gate, Allocate(floats(pairs, experts_.ffn), "experts"));
     INFERD_ASSIGN(experts_.up, Allocate(floats(pairs, experts_.ffn), "experts"));
     INFERD_ASSIGN(experts_.out, Allocate(floats(pairs, experts_.hidden), "experts"));
+    const std::int64_t masked = std::min(pairs, k::MaskPairsArgs::kMostPairs);
+    INFERD_ASSIGN(experts_.slots, Allocate(floats(2, masked), "listing rows by expert"));
+    INFERD_ASSIGN(experts_.slot_pairs, Allocate(floats(masked, masked), "listing rows by expert"));
+    INFERD_ASSIGN(experts_.slot_rows, Allocate(floats(masked, masked), "listing rows by expert"));
   }
   for (const auto& list : {task.gate, task.up, task.down}) {
     INFERD_TRY(ListExpertRows(list));
@@ -108,9 +115,55 @@ k::GroupedArgs CudaDevice::GroupedArgsOf(std::span<const PackedMatrix* const> ex
     args.w.scales = list.scales.floats();
     args.scale_stride = list.num_scales;
   }
-  args.experts = static_cast<int>(experts.size());
-  args.expert_begin = Ints(experts_.begin);
   return args;
+}
+
+// The layout of the products: what they take beside matrices, x and y. `first`: x are the rows,
+// else the pairs.
+k::GroupedArgs CudaDevice::PlacedArgs(std::span<const PackedMatrix* const> experts,
+                                      std::int64_t pairs,
+                                      bool first) const {
+  k::GroupedArgs args = GroupedArgsOf(experts);
+  args.max_positions = pairs;
+  args.experts = static_cast<int>(experts.size());
+  if (pairs <= k::MaskPairsArgs::kMostPairs) {
+    args.experts = static_cast<int>(std::min<std::int64_t>(args.experts, pairs));
+    args.slot_expert = Ints(experts_.slots);
+    args.slot_count = args.slot_expert + args.experts;
+    args.source = Ints(first ? experts_.slot_rows : experts_.slot_pairs);
+    args.target = Ints(experts_.slot_pairs);
+    args.slot_stride = pairs;
+  } else {
+    args.expert_begin = Ints(experts_.begin);
+    args.source = first ? Ints(experts_.source) : nullptr;
+  }
+  return args;
+}
+
+void CudaDevice::PlacePairs(const MoeTask& task) {
+  const std::int64_t pairs = task.rows * task.top_k;
+  const auto place = [&](auto args) {
+    args.expert = task.expert;
+    args.pairs = pairs;
+    args.first = static_cast<int>(task.first_expert);
+    args.experts = static_cast<int>(task.gate.size());
+    args.top_k = static_cast<int>(task.top_k);
+    args.position = Ints(experts_.position);
+    return args;
+  };
+  if (pairs <= k::MaskPairsArgs::kMostPairs) {
+    k::MaskPairsArgs mask = place(k::MaskPairsArgs());
+    mask.slot_expert = Ints(experts_.slots);
+    mask.slot_count = mask.slot_expert + mask.Slots();
+    mask.pair = Ints(experts_.slot_pairs);
+    mask.source = Ints(experts_.slot_rows);
+    Check(k::MaskPairs(mask, stream_), "listing rows by expert");
+    return;
+  }
+  k::SortPairsArgs sort = place(k::SortPairsArgs());
+  sort.expert_begin = Ints(experts_.begin);
+  sort.source = Ints(experts_.source);
+  Check(k::SortPairs(sort, stream_), "sorting rows by expert");
 }
 
 void CudaDevice::Moe(const MoeTask& task) {
@@ -121,24 +174,13 @@ void CudaDevice::Moe(const MoeTask& task) {
   const std::int64_t hidden = First(task.gate).k();
   const std::int64_t ffn = First(task.gate).n();
   INFERD_CHECK(pairs <= experts_.pairs);
-  k::SortPairsArgs sort;
-  sort.expert = task.expert;
-  sort.pairs = pairs;
-  sort.first = static_cast<int>(task.first_expert);
-  sort.experts = static_cast<int>(task.gate.size());
-  sort.top_k = static_cast<int>(task.top_k);
-  sort.expert_begin = Ints(experts_.begin);
-  sort.source = Ints(experts_.source);
-  sort.position = Ints(experts_.position);
   if (!Use()) {
     return;
   }
-  Check(k::SortPairs(sort, stream_), "sorting rows by expert");
+  PlacePairs(task);
   for (const auto& [weights, y] :
        {std::pair(task.gate, experts_.gate.floats()), std::pair(task.up, experts_.up.floats())}) {
-    k::GroupedArgs args = GroupedArgsOf(weights);
-    args.source = sort.source;
-    args.max_positions = pairs;
+    k::GroupedArgs args = PlacedArgs(weights, pairs, true);
     args.x = task.x;
     args.ldx = hidden;
     args.y = y;
@@ -155,8 +197,7 @@ void CudaDevice::Moe(const MoeTask& task) {
                    ffn,
                    stream_),
         "the experts' gates");
-  k::GroupedArgs down = GroupedArgsOf(task.down);
-  down.max_positions = pairs;
+  k::GroupedArgs down = PlacedArgs(task.down, pairs, false);
   down.x = experts_.gate.floats();
   down.ldx = ffn;
   down.y = experts_.out.floats();
@@ -165,7 +206,7 @@ void CudaDevice::Moe(const MoeTask& task) {
   k::CombineArgs combine;
   combine.out = experts_.out.floats();
   combine.ldout = hidden;
-  combine.position = sort.position;
+  combine.position = Ints(experts_.position);
   combine.weight = task.weight;
   combine.rows = task.rows;
   combine.top_k = static_cast<int>(task.top_k);
