@@ -47,8 +47,14 @@ struct MatMulArgs {
 inline constexpr int kMatMulRows = 512;
 /// Decoded k blocks kept in the first-level cache at a time.
 inline constexpr int kMatMulChunk = 28;
+/// Panels that are multiplied together where there are many rows: shares of a product had better
+/// begin at multiples.
+inline constexpr int kPanelPair = 2;
+/// Sums that a kernel keeps, in (token, panel) pairs of 32: of all tokens of a pass, for several
+/// panels.
+inline constexpr int kMatMulSums = 4 * kMatMulRows;
 inline constexpr std::size_t kMatMulScratch =
-    kMatMulRows * kPanelRows * 4 + kMatMulChunk * 1536 + 4096;
+    kMatMulSums * kPanelRows * 4 + kMatMulChunk * 1536 + 4096;
 
 /// Tokens per KV page and per softmax update. Both are part of the arithmetic: the same for decode
 /// and prefill.

@@ -8,18 +8,15 @@ namespace {
 struct Bf16DotStep {
   static constexpr int kBytes = 128;
   static constexpr int kUnits = 1;  // a pair
-  template <int kTokens>
-  INFERD_INLINE static inline void Add(const std::uint8_t* w,
-                                       const float* a,
-                                       std::ptrdiff_t lda,
-                                       __m512 (&f)[2][kTokens]) {
-    const auto w0 = reinterpret_cast<__m512bh>(Load(w));
-    const auto w1 = reinterpret_cast<__m512bh>(Load(w + 64));
-    Unroll<kTokens>([&](auto t) INFERD_INLINE {
-      const auto x = reinterpret_cast<__m512bh>(Broadcast4(a + t * lda));
-      f[0][t] = _mm512_dpbf16_ps(f[0][t], w0, x);
-      f[1][t] = _mm512_dpbf16_ps(f[1][t], w1, x);
-    });
+  template <int kUnit>
+  INFERD_INLINE static inline __m512 Operand(const std::uint8_t* w, int brick) {
+    return _mm512_castsi512_ps(Load(w + brick * 64));
+  }
+  INFERD_INLINE static inline __m512 Spread(const float* a) {
+    return _mm512_castsi512_ps(Broadcast4(a));
+  }
+  INFERD_INLINE static inline __m512 Add(__m512 f, __m512 w, __m512 x) {
+    return _mm512_dpbf16_ps(f, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
 };
 

@@ -5,61 +5,38 @@
 namespace inferd::kernels {
 namespace {
 
-// Adds one k of 32 rows to the sums of kTokens tokens; a token's broadcast serves both bricks.
-template <int kTokens>
-INFERD_INLINE inline void AddOne(
-    __m512 w0, __m512 w1, const float* a, std::ptrdiff_t lda, __m512 (&f)[2][kTokens]) {
-  Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    const __m512 x = _mm512_set1_ps(a[t * lda]);
-    f[0][t] = _mm512_fmadd_ps(x, w0, f[0][t]);
-    f[1][t] = _mm512_fmadd_ps(x, w1, f[1][t]);
-  });
-}
-
-struct FloatStep {
-  static constexpr int kBytes = 128;
-  static constexpr int kUnits = 1;
-  template <int kTokens>
-  INFERD_INLINE static inline void Add(const std::uint8_t* w,
-                                       const float* a,
-                                       std::ptrdiff_t lda,
-                                       __m512 (&f)[2][kTokens]) {
-    AddOne<kTokens>(_mm512_load_ps(w), _mm512_load_ps(w + 64), a, lda, f);
+struct FloatInputs {
+  INFERD_INLINE static inline __m512 Spread(const float* a) { return _mm512_set1_ps(*a); }
+  INFERD_INLINE static inline __m512 Add(__m512 f, __m512 w, __m512 x) {
+    return _mm512_fmadd_ps(x, w, f);
   }
 };
 
-struct HalfStep {
+struct FloatStep : FloatInputs {
+  static constexpr int kBytes = 128;
+  static constexpr int kUnits = 1;
+  template <int kUnit>
+  INFERD_INLINE static inline __m512 Operand(const std::uint8_t* w, int brick) {
+    return _mm512_load_ps(w + brick * 64);
+  }
+};
+
+struct HalfStep : FloatInputs {
   static constexpr int kBytes = 64;
   static constexpr int kUnits = 1;
-  template <int kTokens>
-  INFERD_INLINE static inline void Add(const std::uint8_t* w,
-                                       const float* a,
-                                       std::ptrdiff_t lda,
-                                       __m512 (&f)[2][kTokens]) {
-    AddOne<kTokens>(HalfRow(w), HalfRow(w + 32), a, lda, f);
+  template <int kUnit>
+  INFERD_INLINE static inline __m512 Operand(const std::uint8_t* w, int brick) {
+    return HalfRow(w + brick * 32);
   }
 };
 
-struct Bf16Step {
+struct Bf16Step : FloatInputs {
   static constexpr int kBytes = 128;
   static constexpr int kUnits = 2;
-  template <int kTokens>
-  INFERD_INLINE static inline void Add(const std::uint8_t* w,
-                                       const float* a,
-                                       std::ptrdiff_t lda,
-                                       __m512 (&f)[2][kTokens]) {
-    const __m512i w0 = Load(w);
-    const __m512i w1 = Load(w + 64);
-    AddOne<kTokens>(EvenBf16(w0), EvenBf16(w1), a, lda, f);
-    AddOne<kTokens>(OddBf16(w0), OddBf16(w1), a + 1, lda, f);
-  }
-  // The odd half is not multiplied: what follows the row in `a` is no number of this row.
-  template <int kTokens>
-  INFERD_INLINE static inline void AddTail(const std::uint8_t* w,
-                                           const float* a,
-                                           std::ptrdiff_t lda,
-                                           __m512 (&f)[2][kTokens]) {
-    AddOne<kTokens>(EvenBf16(Load(w)), EvenBf16(Load(w + 64)), a, lda, f);
+  template <int kUnit>
+  INFERD_INLINE static inline __m512 Operand(const std::uint8_t* w, int brick) {
+    const __m512i pairs = Load(w + brick * 64);
+    return kUnit == 0 ? EvenBf16(pairs) : OddBf16(pairs);
   }
 };
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver of products with unquantised panels: tiles of 1..12 tokens x 32 rows, one accumulator
-// per (row, token), k ascending. Bytes moved: the panel once per 512 rows. A template for the files
-// that instantiate it; internal linkage.
+// The driver of products with unquantised panels: tiles of 1..12 tokens x 32 rows, or of up to 6
+// tokens x the 64 rows of two panels; one accumulator per (row, token), k ascending. Bytes moved:
+// the panel once per 512 rows. A template for the files that instantiate it; internal linkage.
 //
 // Step says what one step of k is:
 //   kBytes   of a panel per step
 //   kUnits   activations per step; a unit is 4 bytes: a float, or a pair of bf16
-//   Add<T>(w, a, lda, f)      one step of 32 rows added to the sums of T tokens
-//   AddTail<T>(w, a, lda, f)  the first unit alone of a last step; only where kUnits > 1
+//   Operand<kUnit>(w, brick)  16 rows of a step at w for one of its units
+//   Spread(a)                 the unit at a on all lanes
+//   Add(f, operand, spread)   f and their product
 #pragma once
 
 #include "kernels/matmul/int8_avx512.h"
@@ -18,13 +19,18 @@ namespace {
 
 // Up to kFewRows rows the panel's way from memory decides: panels go one by one, prefetched.
 constexpr std::int64_t kFewRows = 32;
-constexpr std::int64_t kGroupPanels = 4;
+constexpr std::int64_t kGroupPanels = 8;
+// Tokens of a tile. On a Zen 4 two panels x 6 tokens read 10 operands for 24 multiplications, one
+// panel x 12 tokens reads 14 and reaches 6 % less of the peak; the latter has fewer bytes of a
+// panel on their way from memory at once.
+constexpr int kFewTile = 12;
+constexpr int kPairTile = 6;
 // Steps of k between two readings of the sums. Few rows: what was asked for ahead is then used by
 // every tile while it is in the first-level cache. Many: measured on a Zen 4, 256 steps are 4 to 8
 // % faster than 64 there.
 constexpr std::int64_t kFewChunkSteps = 64;
 constexpr std::int64_t kChunkSteps = 256;
-static_assert(kMatMulScratch >= kMatMulRows * kPanelRows * 4 + 12 * 2 * kChunkSteps * 4);
+static_assert(kMatMulScratch >= kMatMulSums * kPanelRows * 4 + 12 * 2 * kChunkSteps * 4);
 
 // What a tile asks for at each of its steps: the tiles of a chunk share the bytes of a later one,
 // so that memory is busy in all of them. step 0: the line at `next` again and again, which costs
@@ -34,84 +40,132 @@ struct Ahead {
   std::ptrdiff_t step;
 };
 
-/// Adds `units` of a to c [tokens, 32]; tokens of a are lda units apart.
-template <class Step, int kTokens>
-void PlainTile(const std::uint8_t* w,
+/// Where a tile finds its panels and its sums, which begin at 0 if it is the first of them; a
+/// second panel and its sums lie the strides further.
+struct TilePlace {
+  const std::uint8_t* w;
+  std::ptrdiff_t panel_stride;
+  float* c;  // [tokens, 32]
+  std::ptrdiff_t sum_stride;
+  bool first;
+};
+
+template <class Step, int kUnit, int kBricks, int kTokens>
+INFERD_INLINE inline void AddUnit(const std::uint8_t* w,
+                                  std::ptrdiff_t panel_stride,
+                                  const float* a,
+                                  std::ptrdiff_t lda,
+                                  __m512 (&f)[kBricks][kTokens]) {
+  __m512 operand[kBricks];
+  Unroll<kBricks>([&](auto b) INFERD_INLINE {
+    operand[b] = Step::template Operand<kUnit>(w + b / 2 * panel_stride, b % 2);
+  });
+  Unroll<kTokens>([&](auto t) INFERD_INLINE {
+    const __m512 x = Step::Spread(a + t * lda + kUnit);
+    Unroll<kBricks>([&](auto b) INFERD_INLINE { f[b][t] = Step::Add(f[b][t], operand[b], x); });
+  });
+}
+
+/// Adds `units` of a to the sums; tokens of a are lda units apart.
+template <class Step, int kPanels, int kTokens>
+void PlainTile(const TilePlace& at,
                std::int64_t units,
                const float* a,
                std::ptrdiff_t lda,
-               float* c,
-               Ahead ahead) {
-  __m512 f[2][kTokens];
+               const Ahead& ahead) {
+  const std::uint8_t* w = at.w;
+  const std::ptrdiff_t panel_stride = at.panel_stride;
+  float* const c = at.c;
+  const std::ptrdiff_t sum_stride = at.sum_stride;
+  const std::uint8_t* next = ahead.next;
+  const std::ptrdiff_t next_step = ahead.step;
+  constexpr int kBricks = 2 * kPanels;
+  __m512 f[kBricks][kTokens];
+  const auto sums = [&](int b, int t)
+                        INFERD_INLINE { return c + b / 2 * sum_stride + t * 32 + b % 2 * 16; };
   Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    f[0][t] = _mm512_load_ps(c + t * 32);
-    f[1][t] = _mm512_load_ps(c + t * 32 + 16);
+    Unroll<kBricks>([&](auto b) INFERD_INLINE {
+      f[b][t] = at.first ? _mm512_setzero_ps() : _mm512_load_ps(sums(b, t));
+    });
   });
   for (std::int64_t steps = units / Step::kUnits; steps > 0; --steps) {
-    Prefetch(ahead.next);
-    if constexpr (Step::kBytes == 128) {
-      Prefetch(ahead.next + ahead.step / 128 * 64);
+    if constexpr (kPanels == 1) {
+      Prefetch(next);
+      if constexpr (Step::kBytes == 128) {
+        Prefetch(next + next_step / 128 * 64);
+      }
+      next += next_step;
     }
-    ahead.next += ahead.step;
-    Step::template Add<kTokens>(w, a, lda, f);
+    Unroll<Step::kUnits>([&](auto unit) INFERD_INLINE {
+      AddUnit<Step, unit, kBricks, kTokens>(w, panel_stride, a, lda, f);
+    });
     w += Step::kBytes;
     a += Step::kUnits;
   }
   if constexpr (Step::kUnits > 1) {
+    // The last unit alone: what follows the row in `a` is no number of this row.
     if (units % Step::kUnits != 0) {
-      Step::template AddTail<kTokens>(w, a, lda, f);
+      AddUnit<Step, 0, kBricks, kTokens>(w, panel_stride, a, lda, f);
     }
   }
   Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    _mm512_store_ps(c + t * 32, f[0][t]);
-    _mm512_store_ps(c + t * 32 + 16, f[1][t]);
+    Unroll<kBricks>([&](auto b) INFERD_INLINE { _mm512_store_ps(sums(b, t), f[b][t]); });
   });
 }
 
-template <class Step>
+template <class Step, int kPanels, int kTokens>
 INFERD_INLINE inline void PlainTileRows(std::int64_t tokens,
-                                        const std::uint8_t* w,
+                                        const TilePlace& at,
                                         std::int64_t units,
                                         const float* a,
                                         std::ptrdiff_t lda,
-                                        float* c,
                                         const Ahead& ahead) {
-  switch (tokens) {
-    case 1:
-      return PlainTile<Step, 1>(w, units, a, lda, c, ahead);
-    case 2:
-      return PlainTile<Step, 2>(w, units, a, lda, c, ahead);
-    case 3:
-      return PlainTile<Step, 3>(w, units, a, lda, c, ahead);
-    case 4:
-      return PlainTile<Step, 4>(w, units, a, lda, c, ahead);
-    case 5:
-      return PlainTile<Step, 5>(w, units, a, lda, c, ahead);
-    case 6:
-      return PlainTile<Step, 6>(w, units, a, lda, c, ahead);
-    case 7:
-      return PlainTile<Step, 7>(w, units, a, lda, c, ahead);
-    case 8:
-      return PlainTile<Step, 8>(w, units, a, lda, c, ahead);
-    case 9:
-      return PlainTile<Step, 9>(w, units, a, lda, c, ahead);
-    case 10:
-      return PlainTile<Step, 10>(w, units, a, lda, c, ahead);
-    case 11:
-      return PlainTile<Step, 11>(w, units, a, lda, c, ahead);
-    default:
-      return PlainTile<Step, 12>(w, units, a, lda, c, ahead);
+  if constexpr (kTokens > 1) {
+    if (tokens < kTokens) {
+      return PlainTileRows<Step, kPanels, kTokens - 1>(tokens, at, units, a, lda, ahead);
+    }
   }
+  PlainTile<Step, kPanels, kTokens>(at, units, a, lda, ahead);
 }
 
-// Rows of a far apart meet in few sets of the first-level cache: tiles of a large batch are copied
-// together.
 INFERD_INLINE inline void CopyTile(
     const float* a, std::ptrdiff_t lda, std::int64_t tokens, std::int64_t units, float* out) {
   for (std::int64_t t = 0; t < tokens; ++t, a += lda, out += units) {
-    for (std::int64_t i = 0; i < units; i += 16) {
+    std::int64_t i = 0;
+    for (; i + 16 <= units; i += 16) {
+      _mm512_storeu_ps(out + i, _mm512_loadu_ps(a + i));
+    }
+    if (i < units) {
       const __mmask16 lanes = FirstLanes(units - i);
       _mm512_mask_storeu_ps(out + i, lanes, _mm512_maskz_loadu_ps(lanes, a + i));
+    }
+  }
+}
+
+// Whether the rows of a tile, lda units apart, lie in different sets of the first-level cache.
+// Where they do not they are copied together, which costs a tenth of a product of few panels.
+INFERD_INLINE inline bool IsSpread(std::ptrdiff_t lda) {
+  constexpr std::ptrdiff_t kSetUnits = 4096 / 4;
+  return lda % kSetUnits >= kSetUnits / 8 && lda % kSetUnits <= kSetUnits * 7 / 8;
+}
+
+INFERD_INLINE inline void AskForLines(const std::uint8_t* at,
+                                      std::int64_t first,
+                                      std::int64_t last) {
+  for (std::int64_t line = first; line < last; ++line) {
+    _mm_prefetch(reinterpret_cast<const char*>(at + line * 64), _MM_HINT_T1);
+  }
+}
+
+// Asks for what CopyTile will read. Rows are too short a run for the hardware prefetchers, and
+// those of a large batch lie in the last-level cache.
+INFERD_INLINE inline void AskForTile(const float* a,
+                                     std::ptrdiff_t lda,
+                                     std::int64_t tokens,
+                                     std::int64_t units) {
+  for (std::int64_t t = 0; t < tokens; ++t, a += lda) {
+    for (std::int64_t i = 0; i < units; i += 16) {
+      _mm_prefetch(reinterpret_cast<const char*>(a + i), _MM_HINT_T1);
     }
   }
 }
@@ -123,8 +177,54 @@ struct PlainInput {
   std::int64_t units;
 };
 
-// Rows [row0, row0 + m) and panels [p0, p0 + panels). Several panels share the copy of a tile and
-// one reading of the activations.
+// Sums [panels, m, 32] of rows from row0 and panels from p0 on, with bias.
+INFERD_INLINE inline void StoreSums(const MatMulArgs& args,
+                                    const float* sums,
+                                    std::int64_t row0,
+                                    std::int64_t m,
+                                    std::int64_t p0,
+                                    std::int64_t panels) {
+  for (std::int64_t p = p0; p < p0 + panels; ++p) {
+    for (std::int64_t t = row0; t < row0 + m; ++t, sums += kPanelRows) {
+      StoreRow(args, t, p * kPanelRows, _mm512_load_ps(sums), _mm512_load_ps(sums + 16));
+    }
+  }
+}
+
+// Up to kFewRows rows and one panel, which comes from memory.
+template <class Step>
+void StreamPanel(const MatMulArgs& args, const PlainInput& in, std::int64_t p) {
+  const std::int64_t m = args.m;
+  const std::int64_t tiles = (m + kFewTile - 1) / kFewTile;
+  const std::int64_t chunk = tiles == 1 ? in.units : kFewChunkSteps * Step::kUnits;
+  const std::int64_t share = (Step::kBytes + tiles - 1) / tiles;
+  float* c = reinterpret_cast<float*>(args.scratch);
+  float* copy = c + m * kPanelRows;
+  TilePlace at = {args.panels + static_cast<std::size_t>(p) * args.panel_bytes, 0, c, 0, true};
+  for (std::int64_t k = 0; k < in.units; k += chunk) {
+    const std::int64_t count = in.units - k < chunk ? in.units - k : chunk;
+    for (std::int64_t i = 0; i < tiles; ++i) {
+      const std::int64_t t0 = m * i / tiles;
+      const std::int64_t tokens = m * (i + 1) / tiles - t0;
+      const float* a = in.a + t0 * in.lda + k;
+      std::ptrdiff_t lda = in.lda;
+      if (tiles > 1) {
+        CopyTile(a, lda, tokens, count, copy);
+        a = copy;
+        lda = count;
+      }
+      at.c = c + t0 * kPanelRows;
+      const Ahead ahead = {at.w + kPrefetchAhead + i * (count / Step::kUnits) * share, share};
+      PlainTileRows<Step, 1, kFewTile>(tokens, at, count, a, lda, ahead);
+    }
+    at.w += chunk / Step::kUnits * Step::kBytes;
+    at.first = false;
+  }
+  StoreSums(args, c, 0, m, p, 1);
+}
+
+// Rows [row0, row0 + m) and panels [p0, p0 + panels), which share the copy of a tile. What the next
+// tile and the next chunk need is asked for into the second-level cache meanwhile.
 template <class Step>
 void PanelGroup(const MatMulArgs& args,
                 const PlainInput& in,
@@ -132,56 +232,61 @@ void PanelGroup(const MatMulArgs& args,
                 std::int64_t m,
                 std::int64_t p0,
                 std::int64_t panels) {
-  const std::int64_t tiles = (m + 11) / 12;
-  const std::int64_t steps = m <= kFewRows ? kFewChunkSteps : kChunkSteps;
-  const std::int64_t chunk = m <= 12 ? in.units : steps * Step::kUnits;
-  float* c = reinterpret_cast<float*>(args.scratch);  // [panels, m, 32]
+  constexpr std::int64_t kChunk = kChunkSteps * Step::kUnits;
+  constexpr std::int64_t kChunkLines = kChunkSteps * Step::kBytes / 64;  // of a panel
+  const std::int64_t tiles = (m + kPairTile - 1) / kPairTile;
+  const auto stride = static_cast<std::ptrdiff_t>(args.panel_bytes);
+  float* c = reinterpret_cast<float*>(args.scratch);
   float* copy = c + panels * m * kPanelRows;
-  __builtin_memset(c, 0, static_cast<std::size_t>(panels * m) * kPanelRows * 4);
-  const auto panel = [&](std::int64_t p) INFERD_INLINE {
-    return args.panels + static_cast<std::size_t>(p0 + p) * args.panel_bytes;
-  };
-  for (std::int64_t k = 0; k < in.units; k += chunk) {
-    const std::int64_t count = in.units - k < chunk ? in.units - k : chunk;
+  for (std::int64_t k = 0; k < in.units; k += kChunk) {
+    const std::int64_t count = in.units - k < kChunk ? in.units - k : kChunk;
+    const std::uint8_t* const w = args.panels + p0 * stride + k / Step::kUnits * Step::kBytes;
+    const std::int64_t next_lines = count == kChunk ? kChunkLines : 0;
     for (std::int64_t i = 0; i < tiles; ++i) {
       const std::int64_t t0 = m * i / tiles;
-      const std::int64_t tokens = m * (i + 1) / tiles - t0;
+      const std::int64_t t1 = m * (i + 1) / tiles;
       const float* a = in.a + (row0 + t0) * in.lda + k;
       std::ptrdiff_t lda = in.lda;
-      if (m > 12) {
-        CopyTile(a, lda, tokens, count, copy);
+      if (!IsSpread(in.lda)) {
+        CopyTile(a, lda, t1 - t0, count, copy);
         a = copy;
         lda = count;
       }
-      for (std::int64_t p = 0; p < panels; ++p) {
-        const std::uint8_t* w = panel(p) + k / Step::kUnits * Step::kBytes;
-        Ahead ahead = {w, 0};
-        if (m <= kFewRows) {
-          ahead.step = (Step::kBytes + tiles - 1) / tiles;
-          ahead.next = w + kPrefetchAhead + i * (count / Step::kUnits) * ahead.step;
+      if (i + 1 < tiles) {
+        AskForTile(in.a + (row0 + t1) * in.lda + k, in.lda, m * (i + 2) / tiles - t1, count);
+      }
+      for (std::int64_t p = 0; p < panels; p += 2) {
+        const TilePlace at = {
+            w + p * stride, stride, c + (p * m + t0) * kPanelRows, m * kPanelRows, k == 0};
+        const bool pair = p + 1 < panels;
+        AskForLines(at.w + kChunkLines * 64, next_lines * i / tiles, next_lines * (i + 1) / tiles);
+        if (pair) {
+          AskForLines(at.w + stride + kChunkLines * 64,
+                      next_lines * i / tiles,
+                      next_lines * (i + 1) / tiles);
+          PlainTileRows<Step, 2, kPairTile>(t1 - t0, at, count, a, lda, {});
+        } else {
+          PlainTileRows<Step, 1, kPairTile>(t1 - t0, at, count, a, lda, {at.w, 0});
         }
-        PlainTileRows<Step>(tokens, w, count, a, lda, c + (p * m + t0) * kPanelRows, ahead);
       }
     }
   }
-  for (std::int64_t i = 0; i < panels * m; ++i) {
-    const float* row = c + i * kPanelRows;
-    StoreRow(args,
-             row0 + i % m,
-             (p0 + i / m) * kPanelRows,
-             _mm512_load_ps(row),
-             _mm512_load_ps(row + 16));
-  }
+  StoreSums(args, c, row0, m, p0, panels);
 }
 
 /// args.m in 1..kMatMulRows.
 template <class Step>
 void PlainMatMul(const MatMulArgs& args, const PlainInput& in) {
-  const std::int64_t group = args.m <= kFewRows ? 1 : kGroupPanels;
-  const std::int64_t most = kMatMulRows / group;
-  const std::int64_t blocks = (args.m + most - 1) / most;
-  for (std::int64_t p = args.first; p < args.last; p += group) {
-    const std::int64_t panels = args.last - p < group ? args.last - p : group;
+  if (args.m <= kFewRows) {
+    for (std::int64_t p = args.first; p < args.last; ++p) {
+      StreamPanel<Step>(args, in, p);
+    }
+    return;
+  }
+  constexpr std::int64_t kMost = kMatMulSums / kGroupPanels;
+  const std::int64_t blocks = (args.m + kMost - 1) / kMost;
+  for (std::int64_t p = args.first; p < args.last; p += kGroupPanels) {
+    const std::int64_t panels = args.last - p < kGroupPanels ? args.last - p : kGroupPanels;
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t row = args.m * block / blocks;
       PanelGroup<Step>(args, in, row, args.m * (block + 1) / blocks - row, p, panels);

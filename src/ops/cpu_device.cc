@@ -233,11 +233,12 @@ void CpuDevice::RunJobs() {
 void CpuDevice::RunPiece(double low, double high, std::uint8_t* scratch) {
   double start = 0;
   for (const PanelJob& job : jobs_) {
-    // The panels that begin in [low, high): both neighbours of a border compute the same one.
+    // The pairs of panels that begin in [low, high): both neighbours of a border compute the same
+    // one.
     const auto border = [&](double at) {
-      const double panels = std::ceil((at - start) / job.panel_cost);
+      const double pairs = std::ceil((at - start) / (job.panel_cost * kernels::kPanelPair));
       return static_cast<std::int64_t>(
-          std::clamp(panels, 0.0, static_cast<double>(job.num_panels)));
+          std::clamp(pairs * kernels::kPanelPair, 0.0, static_cast<double>(job.num_panels)));
     };
     kernels::MatMulArgs args = job.args;
     args.first = border(low);
