@@ -208,7 +208,7 @@ void StreamPanel(const MatMulArgs& args, const PlainInput& in, std::int64_t p) {
       const std::int64_t tokens = m * (i + 1) / tiles - t0;
       const float* a = in.a + t0 * in.lda + k;
       std::ptrdiff_t lda = in.lda;
-      if (tiles > 1) {
+      if (tiles > 1 && !IsSpread(in.lda)) {
         CopyTile(a, lda, tokens, count, copy);
         a = copy;
         lda = count;
