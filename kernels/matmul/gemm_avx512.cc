@@ -249,6 +249,7 @@ template <PackForm kForm>
 void GemmForm(const MatMulArgs& args) {
   constexpr TileMode kMode = ModeOf(kForm);
   constexpr int kBlock = LayoutOf(kForm).block;
+  constexpr std::int64_t kLines = (kBlock + 63) / 64;
   const std::int64_t m = args.m;
   const std::int64_t blocks = args.k / 32;
   const bool from_memory = m <= 32;  // few rows per panel: weights must stream
@@ -268,11 +269,10 @@ void GemmForm(const MatMulArgs& args) {
       } else {
         DecodeBlocks<kForm>(panel, j, count, decoded);
       }
-      // Weights from memory: ask for the block further on, a part of its lines before each tile of
-      // each block.
-      in.ahead_lines = from_memory ? static_cast<int>((kBlock / 64 + tiles - 1) / tiles) : 0;
+      // Ask for the block further on, a part of its lines before each tile of each block.
       in.ahead = panel + j * static_cast<std::int64_t>(args.panel_bytes) / blocks + kPrefetchAhead;
       for (std::int64_t i = 0; i < tiles; ++i, in.ahead += in.ahead_lines * 64 * count) {
+        in.ahead_lines = static_cast<int>(kLines * (i + 1) / tiles - kLines * i / tiles);
         const std::int64_t t0 = m * i / tiles;
         in.a = args.a_int8 + t0 * args.ld_int8 + j;
         in.c = c + t0 * kPanelRows;

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver of products with unquantised panels: tiles of 1..12 tokens x 32 rows, or of up to 6
-// tokens x the 64 rows of two panels; one accumulator per (row, token), k ascending. Bytes moved:
-// the panel once per 512 rows. A template for the files that instantiate it; internal linkage.
-//
-// Step says what one step of k is:
-//   kBytes   of a panel per step
-//   kUnits   activations per step; a unit is 4 bytes: a float, or a pair of bf16
-//   Operand<kUnit>(w, brick)  16 rows of a step at w for one of its units
-//   Spread(a)                 the unit at a on all lanes
-//   Add(f, operand, spread)   f and their product
+// The driver of products with unquantised panels. Bytes moved: the panel once per 512 rows. A
+// template for the files that instantiate it, with a Step of plain_tile_avx512.h; internal linkage.
 #pragma once
 
-#include "kernels/matmul/int8_avx512.h"
 #include "kernels/matmul/matmul_avx512.h"
+#include "kernels/matmul/plain_tile_avx512.h"
 
 namespace inferd::kernels {
 namespace {
@@ -31,116 +23,6 @@ constexpr int kPairTile = 6;
 constexpr std::int64_t kFewChunkSteps = 64;
 constexpr std::int64_t kChunkSteps = 256;
 static_assert(kMatMulScratch >= kMatMulSums * kPanelRows * 4 + 12 * 2 * kChunkSteps * 4);
-
-// What a tile asks for at each of its steps: the tiles of a chunk share the bytes of a later one,
-// so that memory is busy in all of them. step 0: the line at `next` again and again, which costs
-// nothing.
-struct Ahead {
-  const std::uint8_t* next;
-  std::ptrdiff_t step;
-};
-
-/// Where a tile finds its panels and its sums, which begin at 0 if it is the first of them; a
-/// second panel and its sums lie the strides further.
-struct TilePlace {
-  const std::uint8_t* w;
-  std::ptrdiff_t panel_stride;
-  float* c;  // [tokens, 32]
-  std::ptrdiff_t sum_stride;
-  bool first;
-};
-
-template <class Step, int kUnit, int kBricks, int kTokens>
-INFERD_INLINE inline void AddUnit(const std::uint8_t* w,
-                                  std::ptrdiff_t panel_stride,
-                                  const float* a,
-                                  std::ptrdiff_t lda,
-                                  __m512 (&f)[kBricks][kTokens]) {
-  __m512 operand[kBricks];
-  Unroll<kBricks>([&](auto b) INFERD_INLINE {
-    operand[b] = Step::template Operand<kUnit>(w + b / 2 * panel_stride, b % 2);
-  });
-  Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    const __m512 x = Step::Spread(a + t * lda + kUnit);
-    Unroll<kBricks>([&](auto b) INFERD_INLINE { f[b][t] = Step::Add(f[b][t], operand[b], x); });
-  });
-}
-
-/// Adds `units` of a to the sums; tokens of a are lda units apart.
-template <class Step, int kPanels, int kTokens>
-void PlainTile(const TilePlace& at,
-               std::int64_t units,
-               const float* a,
-               std::ptrdiff_t lda,
-               const Ahead& ahead) {
-  const std::uint8_t* w = at.w;
-  const std::ptrdiff_t panel_stride = at.panel_stride;
-  float* const c = at.c;
-  const std::ptrdiff_t sum_stride = at.sum_stride;
-  const std::uint8_t* next = ahead.next;
-  const std::ptrdiff_t next_step = ahead.step;
-  constexpr int kBricks = 2 * kPanels;
-  __m512 f[kBricks][kTokens];
-  const auto sums = [&](int b, int t)
-                        INFERD_INLINE { return c + b / 2 * sum_stride + t * 32 + b % 2 * 16; };
-  Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    Unroll<kBricks>([&](auto b) INFERD_INLINE {
-      f[b][t] = at.first ? _mm512_setzero_ps() : _mm512_load_ps(sums(b, t));
-    });
-  });
-  for (std::int64_t steps = units / Step::kUnits; steps > 0; --steps) {
-    if constexpr (kPanels == 1) {
-      Prefetch(next);
-      if constexpr (Step::kBytes == 128) {
-        Prefetch(next + next_step / 128 * 64);
-      }
-      next += next_step;
-    }
-    Unroll<Step::kUnits>([&](auto unit) INFERD_INLINE {
-      AddUnit<Step, unit, kBricks, kTokens>(w, panel_stride, a, lda, f);
-    });
-    w += Step::kBytes;
-    a += Step::kUnits;
-  }
-  if constexpr (Step::kUnits > 1) {
-    // The last unit alone: what follows the row in `a` is no number of this row.
-    if (units % Step::kUnits != 0) {
-      AddUnit<Step, 0, kBricks, kTokens>(w, panel_stride, a, lda, f);
-    }
-  }
-  Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    Unroll<kBricks>([&](auto b) INFERD_INLINE { _mm512_store_ps(sums(b, t), f[b][t]); });
-  });
-}
-
-template <class Step, int kPanels, int kTokens>
-INFERD_INLINE inline void PlainTileRows(std::int64_t tokens,
-                                        const TilePlace& at,
-                                        std::int64_t units,
-                                        const float* a,
-                                        std::ptrdiff_t lda,
-                                        const Ahead& ahead) {
-  if constexpr (kTokens > 1) {
-    if (tokens < kTokens) {
-      return PlainTileRows<Step, kPanels, kTokens - 1>(tokens, at, units, a, lda, ahead);
-    }
-  }
-  PlainTile<Step, kPanels, kTokens>(at, units, a, lda, ahead);
-}
-
-INFERD_INLINE inline void CopyTile(
-    const float* a, std::ptrdiff_t lda, std::int64_t tokens, std::int64_t units, float* out) {
-  for (std::int64_t t = 0; t < tokens; ++t, a += lda, out += units) {
-    std::int64_t i = 0;
-    for (; i + 16 <= units; i += 16) {
-      _mm512_storeu_ps(out + i, _mm512_loadu_ps(a + i));
-    }
-    if (i < units) {
-      const __mmask16 lanes = FirstLanes(units - i);
-      _mm512_mask_storeu_ps(out + i, lanes, _mm512_maskz_loadu_ps(lanes, a + i));
-    }
-  }
-}
 
 // Whether the rows of a tile, lda units apart, lie in different sets of the first-level cache.
 // Where they do not they are copied together, which costs a tenth of a product of few panels.
@@ -232,16 +114,22 @@ void PanelGroup(const MatMulArgs& args,
                 std::int64_t m,
                 std::int64_t p0,
                 std::int64_t panels) {
-  constexpr std::int64_t kChunk = kChunkSteps * Step::kUnits;
-  constexpr std::int64_t kChunkLines = kChunkSteps * Step::kBytes / 64;  // of a panel
+  constexpr std::int64_t kEven = 16 * Step::kUnits;  // of a chunk: whole lines
   const std::int64_t tiles = (m + kPairTile - 1) / kPairTile;
   const auto stride = static_cast<std::ptrdiff_t>(args.panel_bytes);
+  constexpr std::int64_t kMostUnits = kChunkSteps * Step::kUnits;
+  const std::int64_t chunks = (in.units + kMostUnits - 1) / kMostUnits;
+  const std::int64_t chunk = (in.units / chunks + kEven - 1) / kEven * kEven;
+  const std::int64_t chunk_bytes = chunk / Step::kUnits * Step::kBytes;
   float* c = reinterpret_cast<float*>(args.scratch);
   float* copy = c + panels * m * kPanelRows;
-  for (std::int64_t k = 0; k < in.units; k += kChunk) {
-    const std::int64_t count = in.units - k < kChunk ? in.units - k : kChunk;
+  for (std::int64_t k = 0; k < in.units; k += chunk) {
+    const std::int64_t count = in.units - k < chunk ? in.units - k : chunk;
     const std::uint8_t* const w = args.panels + p0 * stride + k / Step::kUnits * Step::kBytes;
-    const std::int64_t next_lines = count == kChunk ? kChunkLines : 0;
+    // After the last chunk of these panels comes the first one of those behind them.
+    const std::ptrdiff_t next = count == chunk && k + chunk < in.units
+                                    ? chunk_bytes
+                                    : panels * stride - k / Step::kUnits * Step::kBytes;
     for (std::int64_t i = 0; i < tiles; ++i) {
       const std::int64_t t0 = m * i / tiles;
       const std::int64_t t1 = m * (i + 1) / tiles;
@@ -255,15 +143,14 @@ void PanelGroup(const MatMulArgs& args,
       if (i + 1 < tiles) {
         AskForTile(in.a + (row0 + t1) * in.lda + k, in.lda, m * (i + 2) / tiles - t1, count);
       }
+      const std::int64_t line = chunk_bytes / 64 * i / tiles;
+      const std::int64_t last_line = chunk_bytes / 64 * (i + 1) / tiles;
       for (std::int64_t p = 0; p < panels; p += 2) {
         const TilePlace at = {
             w + p * stride, stride, c + (p * m + t0) * kPanelRows, m * kPanelRows, k == 0};
-        const bool pair = p + 1 < panels;
-        AskForLines(at.w + kChunkLines * 64, next_lines * i / tiles, next_lines * (i + 1) / tiles);
-        if (pair) {
-          AskForLines(at.w + stride + kChunkLines * 64,
-                      next_lines * i / tiles,
-                      next_lines * (i + 1) / tiles);
+        AskForLines(at.w + next, line, last_line);
+        if (p + 1 < panels) {
+          AskForLines(at.w + stride + next, line, last_line);
           PlainTileRows<Step, 2, kPairTile>(t1 - t0, at, count, a, lda, {});
         } else {
           PlainTileRows<Step, 1, kPairTile>(t1 - t0, at, count, a, lda, {at.w, 0});
