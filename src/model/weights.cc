@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include "base/error.h"
+#include "model/made_rows.h"
 #include "model/stored_values.h"
 #include "store/quantised.h"
 #include "store/quantised_parts.h"
@@ -24,7 +25,8 @@ struct PackJob {
   WeightRef ref;
   std::int64_t col_begin = 0;
   std::int64_t col_end = 0;
-  bool as_row = false;  // a vector of n seen as a matrix [1, n]
+  bool as_row = false;     // a vector of n seen as a matrix [1, n]
+  bool of_expert = false;  // multiplied in groups, where all experts share their inputs
   bool keep_mapped = false;
   Matrix* target = nullptr;
   std::int64_t bytes = 0;
@@ -182,6 +184,7 @@ class Loader {
       AddJob({.ref = ref.Rows(range.begin, range.end),
               .col_begin = 0,
               .col_end = cols,
+              .of_expert = expert >= 0,
               .target = target});
     }
     return {};
@@ -210,7 +213,11 @@ class Loader {
           range.end,
           block);
     }
-    AddJob({.ref = ref, .col_begin = range.begin, .col_end = range.end, .target = target});
+    AddJob({.ref = ref,
+            .col_begin = range.begin,
+            .col_end = range.end,
+            .of_expert = expert >= 0,
+            .target = target});
     return {};
   }
 
@@ -348,51 +355,21 @@ class Loader {
     }
   }
 
-  // A quantised layer: its rows are made in pieces and packed as one matrix.
+  // A quantised layer: its rows are made, and packed as one matrix.
   Result<> PackMade(const PackJob& job) {
-    const WeightRef& ref = job.ref;
-    const std::int64_t k = job.col_end - job.col_begin;
-    DType type = ref.dtype();
-    std::optional<store::RowScales> scales;
-    if (type == DType::kF8E4M3) {
-      scales = store::ScalesOf(source_.tensors,
-                               *ref.tensor,
-                               ref.row_begin,
-                               ref.row_begin + ref.rows,
-                               job.col_begin,
-                               job.col_end);
-      if (!scales || !device_.TakesScales()) {
-        scales.reset();
-        type = DType::kBF16;
-      }
+    const MadeRows made =
+        MakeRowsFor(source_.tensors, job.ref, {job.col_begin, job.col_end}, job.of_expert, device_);
+    store::DropPages(source_.tensors, *job.ref.tensor);
+    ops::MatrixScales scales;
+    if (made.scales) {
+      scales = {made.scales->values, made.scales->group_columns};
     }
-    const auto row_bytes = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
-    std::vector<std::byte> rows(static_cast<std::size_t>(ref.rows) * row_bytes);
-    struct Context {
-      const Loader* loader;
-      const PackJob* job;
-      DType type;
-      std::byte* rows;
-      std::size_t row_bytes;
-    } context{this, &job, type, rows.data(), row_bytes};
-    device_.ParallelFor(ref.rows, &context, [](void* opaque, std::int64_t row) {
-      const Context& c = *static_cast<Context*>(opaque);
-      const std::int64_t at = c.job->ref.row_begin + row;
-      const auto made = store::MakeRows(c.loader->source_.tensors,
-                                        *c.job->ref.tensor,
-                                        c.type,
-                                        at,
-                                        at + 1,
-                                        c.job->col_begin,
-                                        c.job->col_end);
-      std::copy(made.begin(), made.end(), c.rows + static_cast<std::size_t>(row) * c.row_bytes);
-    });
-    store::DropPages(source_.tensors, *ref.tensor);
-    ops::MatrixScales of_rows;
-    if (scales) {
-      of_rows = {scales->values, scales->group_columns};
+    ops::ColumnOrder order;
+    if (!made.columns.empty()) {
+      order = {made.columns, job.col_end - job.col_begin};
     }
-    return PackRows(job, type, rows, ref.rows, k, row_bytes, of_rows);
+    return PackRows(
+        job, made.type, made.bytes, job.ref.rows, made.k, made.row_bytes, scales, order);
   }
 
   Result<> PackRows(const PackJob& job,
@@ -401,7 +378,8 @@ class Loader {
                     std::int64_t n,
                     std::int64_t k,
                     std::size_t row_bytes,
-                    const ops::MatrixScales& scales = {}) {
+                    const ops::MatrixScales& scales = {},
+                    const ops::ColumnOrder& order = {}) {
     const WeightRef& ref = job.ref;
     const auto length = static_cast<std::size_t>(k / BlockElements(type) * BlockBytes(type));
     for (std::int64_t row = 0; IsPlain(type) && row < n; ++row) {
@@ -414,7 +392,7 @@ class Loader {
                         *bad + job.col_begin);
       }
     }
-    auto packed = device_.Pack(type, rows, n, k, row_bytes, scales);
+    auto packed = device_.Pack(type, rows, n, k, row_bytes, scales, order);
     if (!packed.ok()) {
       return packed.error().WithContext(
           fmt::format("tensor {} of {}", ref.tensor->name, source_.path));

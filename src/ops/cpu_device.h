@@ -124,7 +124,8 @@ class CpuDevice final : public Device {
                                              std::int64_t n,
                                              std::int64_t k,
                                              std::size_t row_bytes,
-                                             const MatrixScales& scales) override;
+                                             const MatrixScales& scales,
+                                             const ColumnOrder& order) override;
   Result<EmbeddingTable> MakeTable(DType type,
                                    std::span<const std::byte> rows,
                                    std::int64_t n,

@@ -192,8 +192,9 @@ Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
                                                       std::int64_t n,
                                                       std::int64_t k,
                                                       std::size_t row_bytes,
-                                                      const MatrixScales& scales) {
-  INFERD_CHECK(scales.values.empty());
+                                                      const MatrixScales& scales,
+                                                      const ColumnOrder& order) {
+  INFERD_CHECK(scales.values.empty() && order.inputs.empty());
   if (!IsWeightType(type)) {
     return InvalidArgument("weights of type {} cannot be multiplied", DTypeName(type));
   }

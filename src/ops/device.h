@@ -3,8 +3,8 @@
 // threads (CPU) or a few launches (CUDA). Arguments are plain pointers and sizes; checks and the
 // choice of kernel happen behind this interface. All rows are independent: a row's bits never
 // depend on its neighbours, on chunking or on the number of threads. Only the attention of a GPU
-// takes another kernel, with other last bits, for many rows of one sequence, unless
-// StepLimits::batch_invariant forbids it.
+// for many rows of one sequence, and its products of many rows, take other kernels with other last
+// bits, unless StepLimits::batch_invariant forbids it.
 //
 // Pointers are device addresses (from Allocate) unless they are said to be the host's; spans are
 // the host's. On the CPU the two are one. Operations run in the order given; on a GPU they may
@@ -121,15 +121,18 @@ class Device {
 
   /// True: Pack takes scales for F8_E4M3.
   virtual bool TakesScales() const { return false; }
+  /// True: Pack takes columns in another order than that of the inputs, for MatMul.
+  virtual bool TakesColumnOrder() const { return false; }
   /// Packs host rows [n, k] stored as `type` (row_bytes apart) into the kernels' layout. Fails when
   /// k is no multiple of the block, on an unsupported type, or when scales hold Inf or NaN (naming
-  /// the row).
+  /// the row). With an order the matrix' k() is that of the order.
   virtual Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                                      std::span<const std::byte> rows,
                                                      std::int64_t n,
                                                      std::int64_t k,
                                                      std::size_t row_bytes,
-                                                     const MatrixScales& scales = {}) = 0;
+                                                     const MatrixScales& scales = {},
+                                                     const ColumnOrder& order = {}) = 0;
   /// Stored host rows [n, k] for Embed. They must outlive the table where it reads them in place.
   virtual Result<EmbeddingTable> MakeTable(DType type,
                                            std::span<const std::byte> rows,

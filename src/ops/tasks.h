@@ -29,6 +29,13 @@ struct MatrixScales {
   std::int64_t group_columns = 0;  // k, or a multiple of 32
 };
 
+/// Column j of a stored matrix meets input inputs[j]; where that is below 0 it meets none, and may
+/// hold any finite values. On the host. Empty: column j meets input j.
+struct ColumnOrder {
+  std::span<const std::int32_t> inputs;
+  std::int64_t k = 0;  // how many inputs there are
+};
+
 enum class GateKind : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
 /// The end of one block and the beginning of the next: x += add, then the RMS norm of x.

@@ -60,6 +60,29 @@ std::optional<RowScales> ScalesOf(const TensorSource& source,
                                   std::int64_t col_begin,
                                   std::int64_t col_end);
 
+/// Columns of a 4-bit tensor whose groups are not in order (act-order), put beside those of their
+/// group, so that the stored bits can stay.
+struct GroupedColumns {
+  DType type = DType::kQ4_0;  // or Q4_1: of the rows
+  /// Which column stands here, counted from the first of the range; -1 fills up a group's last
+  /// block, and has nothing to multiply. Whole blocks, each of one group.
+  std::vector<std::int32_t> columns;
+};
+/// Of columns [col_begin, col_end): by group, in a group by place. nullopt: the groups are in
+/// order, the values have not 4 bits, or the groups have so few of these columns that filling up
+/// blocks would more than double them.
+std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
+                                           const TensorInfo& tensor,
+                                           std::int64_t col_begin,
+                                           std::int64_t col_end);
+/// Rows [row_begin, row_end) of those columns as grouped.type, one row after the other.
+std::vector<std::byte> MakeGroupedRows(const TensorSource& source,
+                                       const TensorInfo& tensor,
+                                       const GroupedColumns& grouped,
+                                       std::int64_t row_begin,
+                                       std::int64_t row_end,
+                                       std::int64_t col_begin);
+
 /// Gives back what this process has mapped of a folded tensor's parts; reading maps it again.
 void DropPages(const TensorSource& source, const TensorInfo& tensor);
 

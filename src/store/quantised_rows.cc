@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace inferd::store {
 namespace {
@@ -140,7 +142,24 @@ class Maker {
       return RoundBlock(
           PlainBlock(parts_.weight.dtype, weight_.data(), i * parts_.cols + j), type, out);
     }
-    const std::int64_t g = GroupOf(j);
+    return GroupBlock(type, i, GroupOf(j), out, [&](std::int64_t k) { return Q(i, j + k); });
+  }
+
+  // The columns of one block of GroupedColumns.
+  std::byte* GroupedBlock(DType type,
+                          std::int64_t i,
+                          std::int64_t col_begin,
+                          const std::int32_t* columns,
+                          std::byte* out) const {
+    return GroupBlock(type, i, GroupOf(col_begin + columns[0]), out, [&](std::int64_t k) {
+      return columns[k] < 0 ? 0 : Q(i, col_begin + columns[k]);
+    });
+  }
+
+  // A block of group g whose value k is q_of(k).
+  template <class QOf>
+  std::byte* GroupBlock(
+      DType type, std::int64_t i, std::int64_t g, std::byte* out, const QOf& q_of) const {
     const float scale = Scale(i, g);
     const auto put = [&out](std::uint16_t half) {
       std::memcpy(out, &half, sizeof(half));
@@ -152,12 +171,12 @@ class Maker {
     }
     if (type == DType::kQ8_0) {
       for (std::int64_t k = 0; k < kRoundBlock; ++k) {
-        *out++ = static_cast<std::byte>(Q(i, j + k));
+        *out++ = static_cast<std::byte>(q_of(k));
       }
       return out;
     }
     for (std::int64_t k = 0; k < kRoundBlock / 2; ++k) {
-      *out++ = static_cast<std::byte>(Q(i, j + k) | Q(i, j + k + kRoundBlock / 2) << 4);
+      *out++ = static_cast<std::byte>(q_of(k) | q_of(k + kRoundBlock / 2) << 4);
     }
     return out;
   }
@@ -224,6 +243,61 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
       const std::uint16_t bits = type == DType::kBF16 ? FloatToBf16(value) : FloatToHalf(value);
       std::memcpy(out, &bits, sizeof(bits));
       out += sizeof(bits);
+    }
+  }
+  return made;
+}
+
+std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
+                                           const TensorInfo& tensor,
+                                           std::int64_t col_begin,
+                                           std::int64_t col_end) {
+  INFERD_CHECK(tensor.parts != nullptr);
+  const QuantisedParts& parts = *tensor.parts;
+  if (parts.bits != 4 || !parts.group_index) {
+    return std::nullopt;
+  }
+  const Maker maker(source, parts);
+  std::vector<std::int32_t> by_group(static_cast<std::size_t>(col_end - col_begin));
+  std::iota(by_group.begin(), by_group.end(), 0);
+  const auto group_of = [&](std::int32_t column) { return maker.GroupOf(col_begin + column); };
+  std::stable_sort(by_group.begin(), by_group.end(), [&](std::int32_t a, std::int32_t b) {
+    return group_of(a) < group_of(b);
+  });
+  GroupedColumns grouped;
+  grouped.type = parts.zeros ? DType::kQ4_1 : DType::kQ4_0;
+  std::int64_t group = -1;
+  const auto fill_block = [&grouped] {
+    grouped.columns.resize((grouped.columns.size() + kRoundBlock - 1) / kRoundBlock * kRoundBlock,
+                           -1);
+  };
+  for (const std::int32_t column : by_group) {
+    if (group_of(column) != group) {
+      group = group_of(column);
+      fill_block();
+    }
+    grouped.columns.push_back(column);
+  }
+  fill_block();
+  return grouped.columns.size() <= 2 * by_group.size() ? std::optional(std::move(grouped))
+                                                       : std::nullopt;
+}
+
+std::vector<std::byte> MakeGroupedRows(const TensorSource& source,
+                                       const TensorInfo& tensor,
+                                       const GroupedColumns& grouped,
+                                       std::int64_t row_begin,
+                                       std::int64_t row_end,
+                                       std::int64_t col_begin) {
+  const Maker maker(source, *tensor.parts);
+  const std::size_t blocks = grouped.columns.size() / kRoundBlock;
+  std::vector<std::byte> made(static_cast<std::size_t>(row_end - row_begin) * blocks *
+                              static_cast<std::size_t>(BlockBytes(grouped.type)));
+  std::byte* out = made.data();
+  for (std::int64_t i = row_begin; i < row_end; ++i) {
+    for (std::size_t block = 0; block < blocks; ++block) {
+      out = maker.GroupedBlock(
+          grouped.type, i, col_begin, grouped.columns.data() + block * kRoundBlock, out);
     }
   }
   return made;

@@ -10,9 +10,9 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
-#include "ops/cuda/cublaslt.h"
 #include "ops/cuda/cuda_graphs.h"
 #include "ops/cuda/cuda_matrix.h"
+#include "ops/cuda/cuda_products.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/cuda/staging.h"
 #include "ops/device.h"
@@ -88,12 +88,14 @@ class CudaDevice final : public Device {
   bool EndGraph() override;
   GraphCounts graph_counts() const override { return graphs_.counts(); }
   bool TakesScales() const override { return true; }
+  bool TakesColumnOrder() const override { return true; }
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
                                              std::span<const std::byte> rows,
                                              std::int64_t n,
                                              std::int64_t k,
                                              std::size_t row_bytes,
-                                             const MatrixScales& scales) override;
+                                             const MatrixScales& scales,
+                                             const ColumnOrder& order) override;
   Result<EmbeddingTable> MakeTable(DType type,
                                    std::span<const std::byte> rows,
                                    std::int64_t n,
@@ -208,19 +210,6 @@ class CudaDevice final : public Device {
     std::unordered_map<const PackedMatrix* const*, List> lists;
   };
 
-  // Products that cuBLASLt does: those of many rows with F32, F16 and BF16 matrices.
-  struct Library {
-    std::unique_ptr<CublasLt> lt;  // null: own kernels do all
-    bool failed = false;           // the same from then on
-    std::int64_t least_rows = 0;
-    std::int64_t piece_rows = 0;  // whose inputs are converted at once
-    std::int64_t widest = 0;      // most inputs of a matrix that may go there; 0: there is none
-    Memory workspace;
-    Memory inputs;  // [terms, piece_rows, widest], as the matrix' 16-bit type
-    DType held =
-        DType::kF32;  // as what the whole input of this MatMul stands there; F32: it does not
-  };
-
   /// A copy of `ids` on the device, until the next Wait; null after an error.
   const std::int32_t* Stage(std::span<const std::int32_t> ids);
   Result<Staging> MakeStaging(std::size_t bytes);
@@ -247,7 +236,16 @@ class CudaDevice final : public Device {
                            std::size_t stride,
                            std::int64_t n,
                            std::int64_t k);
-  Result<> ReserveLibrary(const StepLimits& limits);
+  /// One for equal orders; null: in order.
+  Result<std::shared_ptr<const ColumnList>> ListColumns(const ColumnOrder& order,
+                                                        std::int64_t columns);
+  /// Memory for inputs_, and cuBLASLt where it may be used.
+  Result<> ReserveProducts(const StepLimits& limits);
+  void StartLibrary(const CublasLtApi& api);
+  void MultiplyInOrder(const CudaMatrix& weight,
+                       const float* x,
+                       std::int64_t rows,
+                       const MatMulTask& task);
   /// False: our kernels are to do it, and then all of it.
   bool MultiplyByLibrary(const CudaMatrix& weight,
                          const float* x,
@@ -283,7 +281,9 @@ class CudaDevice final : public Device {
   Memory workspace_;  // of the attention over workspace_rows_ rows at a time
   std::int64_t workspace_rows_ = 0;
   Experts experts_;
-  Library library_;
+  ProductLibrary library_;
+  ProductInputs inputs_;
+  std::vector<std::shared_ptr<const ColumnList>> column_lists_;
 };
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of a CUDA device: by our kernels, or, from some rows on, by cuBLASLt. The library's
 // tensor cores take both sides in the matrix' 16-bit type, so inputs become the sum of two such
-// rows, as in our kernels, and their products are added up in y.
+// rows, as in our kernels, and their products are added up in y. A matrix whose columns have an
+// order of their own gets its inputs in that order.
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -12,7 +13,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
 namespace {
@@ -67,43 +70,46 @@ std::string CudaDevice::Describe() const {
                                 : fmt::format("{}, cuBLASLt {}", name_, library_.lt->version());
 }
 
-Result<> CudaDevice::ReserveLibrary(const StepLimits& limits) {
+Result<> CudaDevice::ReserveProducts(const StepLimits& limits) {
   INFERD_ASSIGN(library_.least_rows, LeastRows());
-  if (limits.batch_invariant || library_.widest == 0 || library_.least_rows > limits.rows) {
+  inputs_.piece_rows = std::min(limits.rows, kPieceRows);
+  if (!limits.batch_invariant && inputs_.widest_split > 0 && library_.least_rows <= limits.rows) {
+    if (const Result<CublasLtApi> api = LoadCublasLt(); api.ok()) {
+      StartLibrary(*api);
+    } else {
+      log::Info("ops", "own kernels do all products of {}: {}", name_, api.error().message());
+    }
+  }
+  const auto ordered_bytes =
+      static_cast<std::size_t>(inputs_.piece_rows * inputs_.widest_ordered) * sizeof(float);
+  if (inputs_.memory.bytes() < ordered_bytes) {
+    INFERD_ASSIGN(inputs_.memory, Allocate(ordered_bytes, "inputs in the order of act-order"));
+  }
+  return error_ ? Result<>(*error_) : Result<>();
+}
+
+void CudaDevice::StartLibrary(const CublasLtApi& api) {
+  const auto split_values = kTerms * TermStride(inputs_.piece_rows, inputs_.widest_split);
+  const auto bytes = std::max(
+      static_cast<std::size_t>(split_values) * sizeof(std::uint16_t),
+      static_cast<std::size_t>(inputs_.piece_rows * inputs_.widest_ordered) * sizeof(float));
+  const auto start = [&]() -> Result<> {
+    INFERD_ASSIGN(Memory workspace, Allocate(CublasLt::kWorkspaceBytes, "cuBLASLt"));
+    INFERD_ASSIGN(Memory memory, Allocate(bytes, "inputs of cuBLASLt"));
+    INFERD_ASSIGN(library_.lt, CublasLt::Make(api, workspace.data()));
+    library_.workspace = std::move(workspace);
+    inputs_.memory = std::move(memory);
     return {};
+  };
+  if (Result<> started = start(); !started.ok()) {
+    log::Warning("ops", "own kernels do all products: {}", started.error().message());
+    return;
   }
-  const Result<CublasLtApi> api = LoadCublasLt();
-  if (!api.ok()) {
-    log::Info("ops", "own kernels do all products of {}: {}", name_, api.error().message());
-    return {};
-  }
-  library_.piece_rows = std::min(limits.rows, kPieceRows);
-  const std::int64_t values = kTerms * TermStride(library_.piece_rows, library_.widest);
-  Result<Memory> workspace = Allocate(CublasLt::kWorkspaceBytes, "cuBLASLt");
-  Result<Memory> inputs =
-      Allocate(static_cast<std::size_t>(values) * sizeof(std::uint16_t), "inputs of cuBLASLt");
-  if (error_) {
-    return *error_;
-  }
-  if (!workspace.ok() || !inputs.ok()) {
-    const Error& why = workspace.ok() ? inputs.error() : workspace.error();
-    log::Warning("ops", "own kernels do all products: {}", why.message());
-    return {};
-  }
-  Result<std::unique_ptr<CublasLt>> made = CublasLt::Make(*api, workspace->data());
-  if (!made.ok()) {
-    log::Warning("ops", "own kernels do all products of {}: {}", name_, made.error().message());
-    return {};
-  }
-  library_.workspace = *std::move(workspace);
-  library_.inputs = *std::move(inputs);
-  library_.lt = *std::move(made);
   log::Info("ops",
             "{}: cuBLASLt {} does products of {} rows and more",
             name_,
             library_.lt->version(),
             library_.least_rows);
-  return {};
 }
 
 bool CudaDevice::MultiplyByLibrary(const CudaMatrix& weight,
@@ -114,28 +120,28 @@ bool CudaDevice::MultiplyByLibrary(const CudaMatrix& weight,
   if (library_.lt == nullptr || library_.failed || rows < library_.least_rows || !IsPlain(type)) {
     return false;
   }
-  const bool converts = type != DType::kF32;
+  const bool splits = type != DType::kF32;
   LtProduct product;
   product.type = type;
   product.n = weight.n();
   product.k = weight.k();
   product.w = weight.data();
-  product.ldx = converts ? RoundUp(weight.k(), kRowValues) : weight.k();
-  product.terms = converts ? kTerms : 1;
-  product.term_stride = TermStride(library_.piece_rows, weight.k());
+  product.ldx = splits ? RoundUp(weight.k(), kRowValues) : weight.k();
+  product.terms = splits ? kTerms : 1;
+  product.term_stride = TermStride(inputs_.piece_rows, weight.k());
   const float scale = type == DType::kF16 ? kHalfScale : 1.0F;
   product.alpha = 1.0F / scale;
   product.bias = task.bias;
   product.ldy = task.ldy;
-  const std::int64_t pieces = converts ? (rows + library_.piece_rows - 1) / library_.piece_rows : 1;
+  const std::int64_t pieces = splits ? (rows + inputs_.piece_rows - 1) / inputs_.piece_rows : 1;
   const std::int64_t piece = (rows + pieces - 1) / pieces;
   for (std::int64_t first = 0; first < rows; first += piece) {
     product.m = std::min(piece, rows - first);
     product.x = x + first * weight.k();
     product.y = task.y + first * task.ldy;
-    if (converts) {
-      product.x = library_.inputs.data();
-      if (library_.held != type) {
+    if (splits) {
+      product.x = inputs_.memory.data();
+      if (inputs_.split != type) {
         Check(k::SplitRows(type,
                            x + first * weight.k(),
                            weight.k(),
@@ -143,12 +149,13 @@ bool CudaDevice::MultiplyByLibrary(const CudaMatrix& weight,
                            weight.k(),
                            scale,
                            kTerms,
-                           reinterpret_cast<std::uint16_t*>(library_.inputs.data()),
+                           reinterpret_cast<std::uint16_t*>(inputs_.memory.data()),
                            product.ldx,
                            product.term_stride,
                            stream_),
               "converting the inputs of products");
-        library_.held = pieces == 1 ? type : DType::kF32;
+        inputs_.split = pieces == 1 ? std::optional(type) : std::nullopt;
+        inputs_.ordered = nullptr;
       }
     }
     const Result<bool> done = library_.lt->Multiply(product, stream_, !recording_);
@@ -164,16 +171,57 @@ bool CudaDevice::MultiplyByLibrary(const CudaMatrix& weight,
   return true;
 }
 
+void CudaDevice::MultiplyInOrder(const CudaMatrix& weight,
+                                 const float* x,
+                                 std::int64_t rows,
+                                 const MatMulTask& task) {
+  const ColumnList& order = *weight.order();
+  float* const ordered = inputs_.memory.floats();
+  INFERD_CHECK_MSG(static_cast<std::size_t>(std::min(rows, inputs_.piece_rows) * weight.columns()) *
+                           sizeof(float) <=
+                       inputs_.memory.bytes(),
+                   "matrices are packed before room for their inputs is reserved");
+  for (std::int64_t first = 0; first < rows && Use(); first += inputs_.piece_rows) {
+    const std::int64_t count = std::min(inputs_.piece_rows, rows - first);
+    if (inputs_.ordered != &order) {
+      Check(k::GatherColumns(x + first * order.k,
+                             order.k,
+                             reinterpret_cast<const std::int32_t*>(order.device.data()),
+                             count,
+                             weight.columns(),
+                             ordered,
+                             weight.columns(),
+                             stream_),
+            "putting inputs in order");
+      inputs_.ordered = count == rows ? &order : nullptr;
+      inputs_.split.reset();
+    }
+    Check(k::MatMul(weight.Args(),
+                    ordered,
+                    weight.columns(),
+                    count,
+                    task.bias,
+                    false,
+                    task.y + first * task.ldy,
+                    task.ldy,
+                    stream_),
+          "a product with weights");
+  }
+}
+
 void CudaDevice::MatMul(const Activations& act,
                         std::int64_t rows,
                         std::span<const MatMulTask> tasks) {
   const auto& x = static_cast<const CudaActivations&>(act);
   INFERD_CHECK(rows <= act.max_rows());
-  library_.held = DType::kF32;
+  inputs_.split.reset();
+  inputs_.ordered = nullptr;
   for (const MatMulTask& task : tasks) {
     const auto& weight = static_cast<const CudaMatrix&>(*task.weight);
     INFERD_CHECK(act.k() == weight.k());
-    if (Use() && !MultiplyByLibrary(weight, x.data(), rows, task)) {
+    if (weight.order() != nullptr) {
+      MultiplyInOrder(weight, x.data(), rows, task);
+    } else if (Use() && !MultiplyByLibrary(weight, x.data(), rows, task)) {
       Check(k::MatMul(
                 weight.Args(), x.data(), x.k(), rows, task.bias, false, task.y, task.ldy, stream_),
             "a product with weights");

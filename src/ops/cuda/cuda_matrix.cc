@@ -144,12 +144,39 @@ std::int64_t CudaDevice::FirstBadRow(DType type,
   return bad.load();
 }
 
+Result<std::shared_ptr<const ColumnList>> CudaDevice::ListColumns(const ColumnOrder& order,
+                                                                  std::int64_t columns) {
+  if (order.inputs.empty()) {
+    return std::shared_ptr<const ColumnList>();
+  }
+  const bool fits = static_cast<std::int64_t>(order.inputs.size()) == columns &&
+                    std::all_of(order.inputs.begin(),
+                                order.inputs.end(),
+                                [&order](std::int32_t input) { return input < order.k; });
+  INFERD_CHECK_MSG(fits, "every stored column meets an input or none");
+  for (const auto& list : column_lists_) {
+    if (list->k == order.k &&
+        std::equal(
+            list->inputs.begin(), list->inputs.end(), order.inputs.begin(), order.inputs.end())) {
+      return list;
+    }
+  }
+  auto list = std::make_shared<ColumnList>();
+  list->inputs.assign(order.inputs.begin(), order.inputs.end());
+  list->k = order.k;
+  const auto bytes = std::as_bytes(order.inputs);
+  INFERD_ASSIGN(list->device, UploadRows(bytes, bytes.size(), bytes.size(), 1, "column orders"));
+  column_lists_.push_back(list);
+  return std::shared_ptr<const ColumnList>(std::move(list));
+}
+
 Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
                                                        std::span<const std::byte> rows,
                                                        std::int64_t n,
                                                        std::int64_t columns,
                                                        std::size_t row_bytes,
-                                                       const MatrixScales& scales) {
+                                                       const MatrixScales& scales,
+                                                       const ColumnOrder& order) {
   if (columns % BlockElements(type) != 0) {
     return InvalidArgument("{} columns are no multiple of the {} values of a {} block",
                            columns,
@@ -183,18 +210,21 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
     const auto all = std::as_bytes(scales.values);
     INFERD_ASSIGN(row_scales, UploadRows(all, all.size(), all.size(), 1, "scales"));
   }
-  if (IsFloat(type)) {
-    library_.widest = std::max(library_.widest, columns);
+  INFERD_ASSIGN(std::shared_ptr<const ColumnList> list, ListColumns(order, columns));
+  if (list != nullptr) {
+    inputs_.widest_ordered = std::max(inputs_.widest_ordered, columns);
+  } else if (IsFloat(type)) {
+    inputs_.widest_split = std::max(inputs_.widest_split, columns);
   }
   if (k::HasMatMul(type)) {
     INFERD_ASSIGN(Memory data, UploadRows(rows, row_bytes, bytes, n, "weights"));
     return std::unique_ptr<PackedMatrix>(std::make_unique<CudaMatrix>(
-        type, n, columns, std::move(data), std::move(row_scales), scales.group_columns));
+        type, n, columns, std::move(data), std::move(row_scales), scales.group_columns, list));
   }
   const DType target = DequantisedType(type);
   INFERD_ASSIGN(Memory data, UploadAsFloat16(type, target, rows, row_bytes, n, columns));
   return std::unique_ptr<PackedMatrix>(
-      std::make_unique<CudaMatrix>(target, n, columns, std::move(data), Memory(), 0));
+      std::make_unique<CudaMatrix>(target, n, columns, std::move(data), Memory(), 0, list));
 }
 
 Result<EmbeddingTable> CudaDevice::MakeTable(DType type,
@@ -218,13 +248,13 @@ k::Matrix CudaMatrix::Args() const {
   k::Matrix matrix;
   matrix.type = type_;
   matrix.rows = data_.data();
-  matrix.row_bytes = static_cast<std::int64_t>(RowBytes(type_, k_));
+  matrix.row_bytes = static_cast<std::int64_t>(RowBytes(type_, columns_));
   matrix.n = n_;
-  matrix.k = k_;
+  matrix.k = columns_;
   if (scales_.bytes() > 0) {
     matrix.scales = scales_.floats();
     matrix.scale_k = group_columns_;
-    matrix.scale_ld = (k_ + group_columns_ - 1) / group_columns_;
+    matrix.scale_ld = (columns_ + group_columns_ - 1) / group_columns_;
   }
   return matrix;
 }

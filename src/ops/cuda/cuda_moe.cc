@@ -48,6 +48,7 @@ Result<> CudaDevice::ListExpertRows(std::span<const PackedMatrix* const> experts
   std::vector<const std::byte*> rows;
   for (const PackedMatrix* expert : experts) {
     const auto& matrix = static_cast<const CudaMatrix&>(*expert);
+    INFERD_CHECK_MSG(matrix.order() == nullptr, "experts' columns are in order");
     if (matrix.type() != first.type() || matrix.scales().bytes() != first.scales().bytes() ||
         matrix.group_columns() != first.group_columns()) {
       return Unimplemented(

@@ -100,7 +100,7 @@ Result<> CudaDevice::Reserve(const StepLimits& limits) {
                                           limits.head_dim,
                                           limits.pages_per_sequence * k::kCudaPageTokens),
                "attention"));
-  INFERD_TRY(ReserveLibrary(limits));
+  INFERD_TRY(ReserveProducts(limits));
   return Wait();
 }
 

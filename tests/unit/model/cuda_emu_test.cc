@@ -521,6 +521,43 @@ TEST(Fp8ModelTest, StaysFp8OnTheDevice) {
   }
 }
 
+// Act-order on a device: the bytes of the same layers in order and one number per input, and the
+// logits of the CPU, which has them in 16 bits.
+TEST(ActOrderModelTest, StaysFourBitsOnTheDevice) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t i = 0; i < 24; ++i) {
+    ids.push_back(3 + i * 37 % 280);
+  }
+  const auto cpu =
+      Logits(DataPath("quantised/gptq-act-order"), "cpu", {}, ids, spec::KvDtype::kF32);
+  ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+  double size = 0;
+  for (const float logit : *cpu) {
+    size += static_cast<double>(logit) * logit;
+  }
+  for (const int tp : {1, 2}) {
+    ShardSetOptions options;
+    options.device = TestDevice();
+    options.parallel.tp = tp;
+    options.kv_dtype = spec::KvDtype::kF32;
+    auto in_order = ShardSet::Make(DataPath("quantised/gptq"), options);
+    auto act_order = ShardSet::Make(DataPath("quantised/gptq-act-order"), options);
+    ASSERT_TRUE(in_order.ok()) << in_order.error().message();
+    ASSERT_TRUE(act_order.ok()) << act_order.error().message();
+    constexpr std::int64_t kHidden = 128, kFfn = 192, kReadHidden = 6;
+    const auto orders = tp * (kReadHidden * kHidden + kFfn) * std::int64_t{sizeof(std::int32_t)};
+    EXPECT_EQ((*act_order)->weight_bytes(), (*in_order)->weight_bytes() + orders);
+    const auto logits = (*act_order)->Run({ids}, InChunks({ids}, 20));
+    ASSERT_TRUE(logits.ok()) << logits.error().message();
+    double error = 0;
+    for (std::size_t i = 0; i < cpu->size(); ++i) {
+      const double difference = static_cast<double>((*logits)[0][i]) - (*cpu)[i];
+      error += difference * difference;
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.01) << "tp " << tp;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats,
                          QuantisedModelTest,
                          testing::Values("awq",

@@ -176,6 +176,103 @@ std::string Refusal(const std::string& variant, const std::function<void(File*)>
   return model.ok() ? "" : model.error().message();
 }
 
+// Columns [begin, end) by group: each stands once, blocks have one group each, and the values are
+// those of the columns in order.
+void ExpectGrouped(const Model& model,
+                   const std::string& name,
+                   std::int64_t begin,
+                   std::int64_t end,
+                   const std::vector<std::int32_t>& group_of) {
+  const TensorInfo* tensor = model.tensors.Find(name);
+  ASSERT_NE(tensor, nullptr) << name;
+  const auto grouped = GroupColumns(model.tensors, *tensor, begin, end);
+  ASSERT_TRUE(grouped.has_value()) << begin << " " << end;
+  ASSERT_EQ(grouped->columns.size() % 32, 0U);
+  std::vector<int> seen(static_cast<std::size_t>(end - begin));
+  for (std::size_t j = 0; j < grouped->columns.size(); ++j) {
+    const std::int32_t column = grouped->columns[j];
+    if (column < 0) {
+      continue;
+    }
+    ASSERT_LT(column, end - begin);
+    ++seen[static_cast<std::size_t>(column)];
+    const auto group = [&](std::int32_t c) {
+      return group_of[static_cast<std::size_t>(begin + c)];
+    };
+    const std::int32_t first = grouped->columns[j / 32 * 32];
+    ASSERT_EQ(group(column), group(first)) << "column " << j;
+    ASSERT_TRUE(j % 32 == 0 || grouped->columns[j - 1] < column) << "in their order";
+  }
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), end - begin);
+  for (const std::int64_t row : {std::int64_t{0}, std::int64_t{7}, tensor->rows() - 1}) {
+    const auto made = MakeGroupedRows(model.tensors, *tensor, *grouped, row, row + 1, begin);
+    const std::vector<float> values = Decode(grouped->type, made);
+    ASSERT_EQ(values.size(), grouped->columns.size());
+    const std::vector<float> wanted = Decode(
+        DType::kF16, MakeRows(model.tensors, *tensor, DType::kF16, row, row + 1, begin, end));
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      if (const std::int32_t column = grouped->columns[j]; column >= 0) {
+        const float want = wanted[static_cast<std::size_t>(column)];
+        ASSERT_NEAR(values[j], want, std::abs(want) / 256 + 2e-3F) << row << " " << j;
+      }
+    }
+  }
+}
+
+std::vector<std::int32_t> GroupsOf(File& file, const std::string& layer) {
+  const nlohmann::ordered_json& entry = file.header[layer + ".g_idx"];
+  const auto at = entry["data_offsets"][0].get<std::size_t>();
+  std::vector<std::int32_t> groups(entry["shape"][0].get<std::size_t>());
+  std::memcpy(groups.data(), file.data.data() + at, groups.size() * sizeof(groups[0]));
+  return groups;
+}
+
+TEST(GroupedColumnsTest, ActOrderIsPutIntoBlocksOfOneGroup) {
+  const std::string layer = "model.layers.0.mlp.down_proj";
+  std::vector<std::int32_t> groups;
+  auto model = OpenChanged("gptq-act-order", [&](File* file) { groups = GroupsOf(*file, layer); });
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  const std::string name = layer + ".weight";
+  const auto whole = GroupColumns(model->tensors, *model->tensors.Find(name), 0, 192);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->columns.size(), 192U) << "whole groups need no filling";
+  EXPECT_EQ(whole->type, DType::kQ4_1);
+  // The slices of two ranks, and one that begins anywhere: their own columns only.
+  for (const auto& [begin, end] :
+       {std::pair(0, 192), std::pair(0, 96), std::pair(96, 192), std::pair(37, 180)}) {
+    ExpectGrouped(*model, name, begin, end, groups);
+  }
+}
+
+TEST(GroupedColumnsTest, GroupsOfAnySize) {
+  const std::string layer = "model.layers.0.mlp.down_proj";
+  std::vector<std::int32_t> groups;
+  auto model = OpenChanged("gptq-act-order", [&](File* file) {
+    groups = GroupsOf(*file, layer);
+    for (std::size_t j = 0; j < groups.size(); ++j) {
+      groups[j] = static_cast<std::int32_t>(j * j % 7 % 3);  // 3 of 6, none of them of 32 columns
+    }
+    const auto at = file->header[layer + ".g_idx"]["data_offsets"][0].get<std::size_t>();
+    std::memcpy(file->data.data() + at, groups.data(), groups.size() * sizeof(groups[0]));
+  });
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  ExpectGrouped(*model, layer + ".weight", 0, 192, groups);
+}
+
+TEST(GroupedColumnsTest, WhatCannotOrNeedNotBeGrouped) {
+  const auto grouped = [](const char* variant, std::int64_t begin, std::int64_t end) {
+    auto model = OpenModel(Folder(variant));
+    EXPECT_TRUE(model.ok());
+    const TensorInfo* tensor = model->tensors.Find("model.layers.0.mlp.down_proj.weight");
+    return GroupColumns(model->tensors, *tensor, begin, end).has_value();
+  };
+  EXPECT_TRUE(grouped("gptq-act-order", 0, 192));
+  EXPECT_FALSE(grouped("gptq-act-order", 0, 12)) << "a block of 32 for each of six groups";
+  EXPECT_FALSE(grouped("gptq", 0, 192)) << "in order";
+  EXPECT_FALSE(grouped("gptq-8bit", 0, 192));
+  EXPECT_FALSE(grouped("fp8-channel", 0, 192));
+}
+
 TEST(QuantisedFilesTest, LyingPartsAreRefusedByName) {
   const std::string layer = "model.layers.0.mlp.up_proj";
   const auto with_shape = [&](const std::string& part, std::vector<std::int64_t> shape) {
