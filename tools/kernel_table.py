@@ -40,6 +40,17 @@ def shape(name):
         return (256, 0, 512 * HIDDEN * (4 + 2 * terms), 3 * terms * 512 * HIDDEN, f"512 rows of {HIDDEN}")
     if "GatherColumns" in name:
         return (256, 0, norm * 2 + HIDDEN * 4, 0, f"one row of {HIDDEN}")
+    if "W8A8" in name:
+        tiles = int(re.search(r", \(?(?:int\))?(\d+)>", name).group(1)) if "Small" in name else 0
+        rows = tiles * 8 or 512
+        moved = FFN * HIDDEN + rows * HIDDEN + 4 * (FFN + rows + rows * FFN)
+        return (128, 0, moved, 2 * rows * FFN * HIDDEN, f"{rows} x {HIDDEN} by {FFN} x {HIDDEN}")
+    if "GateMulQuantised" in name:
+        return (512, 0, FFN * 9 + 4, 10 * FFN, f"one row of {FFN}")
+    if "RmsNormQuantised" in name:
+        return (256, 0, norm * 4 + HIDDEN + 4, 6 * HIDDEN, f"one row of {HIDDEN}, with a residual")
+    if "QuantiseRows" in name:
+        return (256, 0, norm + HIDDEN + 4, 2 * HIDDEN, f"one row of {HIDDEN}")
     if "AttentionRows" in name:
         teams, strips = map(int, re.search(r"\(?(?:int\))?(\d+), \(?(?:int\))?(\d+)>", name).groups())
         dim = {2: 64, 4: 128, 8: 256, 16: 512}[strips]

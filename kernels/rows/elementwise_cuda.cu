@@ -2,23 +2,13 @@
 // y = gate_fn(gate) * up and x += y, one thread per value, the grid's second axis per row. Bytes:
 // three floats per value. x = cap * tanh(x / cap): two.
 #include "kernels/cuda/shim.cuh"
+#include "kernels/rows/gate_values.cuh"
 #include "kernels/rows/rows_cuda.h"
 
 namespace inferd::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-template <Gate kKind>
-DEVICE float GateValue(float a) {
-  if (kKind == Gate::kSilu) {
-    return a / (1.0F + expf(-a));
-  }
-  if (kKind == Gate::kGeluTanh) {
-    return 0.5F * a * (1.0F + tanhf(0.79788456F * (a + 0.044715F * a * a * a)));
-  }
-  return 0.5F * a * (1.0F + erff(a * 0.70710678F));
-}
 
 template <Gate kKind>
 __global__ void __launch_bounds__(kThreads) GateMulKernel(const float* gate,

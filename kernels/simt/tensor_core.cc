@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/simt/tensor_core.h"
 
+#include "kernels/simt/tensor_core_bytes.h"
 #include "kernels/types.h"
 
 #include <cstring>
@@ -94,6 +95,58 @@ SIMT_UNTRACED void MmaAll(void** operands, std::uint32_t) {
   }
 }
 
+template <class Sum>
+struct ByteOperand {
+  Sum* d;
+  const std::uint32_t* a;
+  std::uint32_t b[2];
+};
+
+SIMT_UNTRACED int ByteValue(std::uint8_t bits, int /*kind*/) {
+  return static_cast<std::int8_t>(bits);
+}
+SIMT_UNTRACED float ByteValue(std::uint8_t bits, float /*kind*/) {
+  return kernels::Fp8ToFloat(bits);
+}
+
+template <class Sum>
+SIMT_UNTRACED void ByteMmaAll(void** operands, std::uint32_t) {
+  Sum a[16][32];
+  Sum b[32][8];
+  Sum d[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto* mine = static_cast<ByteOperand<Sum>*>(operands[lane]);
+    const int group = lane / 4;
+    const int four = lane % 4 * 4;
+    for (int byte = 0; byte < 4; ++byte) {
+      for (int i = 0; i < 4; ++i) {
+        const auto bits = static_cast<std::uint8_t>(mine->a[i] >> (8 * byte));
+        a[group + i % 2 * 8][four + i / 2 * 16 + byte] = ByteValue(bits, Sum{});
+      }
+      for (int i = 0; i < 2; ++i) {
+        const auto bits = static_cast<std::uint8_t>(mine->b[i] >> (8 * byte));
+        b[four + i * 16 + byte][group] = ByteValue(bits, Sum{});
+      }
+    }
+    for (int i = 0; i < 4; ++i) {
+      d[group + i / 2 * 8][lane % 4 * 2 + i % 2] = mine->d[i];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 32; ++k) {
+      for (int column = 0; column < 8; ++column) {
+        d[row][column] += a[row][k] * b[k][column];
+      }
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    auto* mine = static_cast<ByteOperand<Sum>*>(operands[lane]);
+    for (int i = 0; i < 4; ++i) {
+      mine->d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    }
+  }
+}
+
 }  // namespace
 
 SIMT_UNTRACED void LoadMatrix(std::uint32_t (&fragment)[4],
@@ -127,6 +180,24 @@ SIMT_UNTRACED void MultiplyAdd(HalfKind kind,
        kind == HalfKind::kBf16 ? &MmaAll<HalfKind::kBf16> : &MmaAll<HalfKind::kF16>,
        where,
        false);
+}
+
+SIMT_UNTRACED void MultiplyAddInt8(int (&d)[4],
+                                   const std::uint32_t (&a)[4],
+                                   std::uint32_t b0,
+                                   std::uint32_t b1,
+                                   const Location& where) {
+  ByteOperand<int> operand{d, a, {b0, b1}};
+  Meet(Meeting::kMma, ~0U, &operand, &ByteMmaAll<int>, where, false);
+}
+
+SIMT_UNTRACED void MultiplyAddFp8(float (&d)[4],
+                                  const std::uint32_t (&a)[4],
+                                  std::uint32_t b0,
+                                  std::uint32_t b1,
+                                  const Location& where) {
+  ByteOperand<float> operand{d, a, {b0, b1}};
+  Meet(Meeting::kMma, ~0U, &operand, &ByteMmaAll<float>, where, false);
 }
 
 }  // namespace inferd::simt

@@ -38,7 +38,7 @@ MadeRows MakeRowsFor(const store::TensorSource& source,
   MadeRows made;
   made.type = ref.dtype();
   made.k = columns.size();
-  if (made.type == DType::kF8E4M3) {
+  if (made.type == DType::kF8E4M3 || made.type == DType::kI8) {
     made.scales = store::ScalesOf(
         source, tensor, ref.row_begin, ref.row_begin + ref.rows, columns.begin, columns.end);
     if (!made.scales || !device.TakesScales()) {

@@ -180,7 +180,8 @@ Result<> Shard::AllocateStaging() {
 }
 
 ops::Activations* Shard::ActivationsFor(std::int64_t k,
-                                        std::initializer_list<const ops::PackedMatrix*> matrices) {
+                                        std::initializer_list<const ops::PackedMatrix*> matrices,
+                                        unsigned carried) {
   unsigned forms = 0;
   for (const ops::PackedMatrix* matrix : matrices) {
     forms |= matrix != nullptr ? static_cast<unsigned>(matrix->form()) : 0U;
@@ -188,6 +189,7 @@ ops::Activations* Shard::ActivationsFor(std::int64_t k,
   if (forms == 0) {
     return nullptr;
   }
+  forms |= carried;
   for (const OwnedActivations& owned : activations_) {
     if (owned.k == k && owned.forms == forms) {
       return owned.act.get();
@@ -199,11 +201,12 @@ ops::Activations* Shard::ActivationsFor(std::int64_t k,
 
 void Shard::AssignActivations() {
   const std::int64_t hidden = model_.hidden_size;
+  const unsigned carried = plan_.tp > 1 ? ops::kActCarried : 0U;
   for (const LayerWeights& w : weights_.layers) {
     LayerActivations act;
     act.attn_in = ActivationsFor(hidden, {w.q.get(), w.k.get(), w.v.get()});
-    act.attn_part = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()});
-    act.attn_out = ActivationsFor(model_.num_heads * model_.head_dim, {w.o.get()});
+    act.attn_part = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()}, carried);
+    act.attn_out = ActivationsFor(model_.num_heads * model_.head_dim, {w.o.get()}, carried);
     act.ffn_in = ActivationsFor(hidden,
                                 {w.gate.get(),
                                  w.up.get(),
@@ -211,8 +214,8 @@ void Shard::AssignActivations() {
                                  w.shared_gate.get(),
                                  w.shared_up.get(),
                                  w.shared_expert_gate.get()});
-    act.ffn_part = ActivationsFor(plan_.ffn.size(), {w.down.get()});
-    act.ffn_mid = ActivationsFor(model_.intermediate_size, {w.down.get()});
+    act.ffn_part = ActivationsFor(plan_.ffn.size(), {w.down.get()}, carried);
+    act.ffn_mid = ActivationsFor(model_.intermediate_size, {w.down.get()}, carried);
     act.shared_mid = ActivationsFor(plan_.shared_ffn.size(), {w.shared_down.get()});
     layer_act_.push_back(act);
   }

@@ -128,8 +128,10 @@ class Shard {
   /// None where ranks exchange within the layers: each step needs calls of its own there.
   std::span<const std::int32_t> GraphSizes() const;
   void AssignActivations();
+  /// `carried`: kActCarried for rows that travel between ranks, or 0.
   ops::Activations* ActivationsFor(std::int64_t k,
-                                   std::initializer_list<const ops::PackedMatrix*> matrices);
+                                   std::initializer_list<const ops::PackedMatrix*> matrices,
+                                   unsigned carried = 0);
 
   /// Embedding and all layers over `rows` rows: the batch's, or more that have no token.
   Result<> Layers(const StepBatch& batch, std::int64_t rows);

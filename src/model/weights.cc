@@ -362,7 +362,7 @@ class Loader {
     store::DropPages(source_.tensors, *job.ref.tensor);
     ops::MatrixScales scales;
     if (made.scales) {
-      scales = {made.scales->values, made.scales->group_columns};
+      scales = {made.scales->values, made.scales->group_columns, made.scales->by_token};
     }
     ops::ColumnOrder order;
     if (!made.columns.empty()) {

@@ -31,9 +31,13 @@ namespace inferd::ops {
 /// Number formats in which a kernel takes activations; which one a matrix wants follows from its
 /// stored type.
 enum ActForm : unsigned {
-  kActFloat = 1,  // float rows: F32, F16, BF16 and F8_E4M3 weights
-  kActInt8 = 2,   // int8 blocks of 32 with scale and sums: all block-quantised weights
-  kActBf16 = 4,   // bf16 rows: BF16 and F8_E4M3 weights of a CPU device with bf16_dot
+  kActFloat = 1,    // float rows: F32, F16, BF16 and F8_E4M3 weights
+  kActInt8 = 2,     // int8 blocks of 32 with scale and sums: all block-quantised weights
+  kActBf16 = 4,     // bf16 rows: BF16 and F8_E4M3 weights of a CPU device with bf16_dot
+  kActRowInt8 = 8,  // int8 or E4M3 with one scale per row: weights that MatrixScales::by_token asks
+  kActRowFp8 = 16,  // it for
+  /// Besides a form: CopyOut or CopyIn will be used, so that what a slice travels as is kept.
+  kActCarried = 32,
 };
 
 /// A weight matrix in the kernels' layout, [n output rows, k inputs]. Immutable after packing.
@@ -119,7 +123,7 @@ class Device {
   virtual bool EndGraph() { return true; }
   virtual GraphCounts graph_counts() const { return {}; }
 
-  /// True: Pack takes scales for F8_E4M3.
+  /// True: Pack takes scales, for F8_E4M3 and I8.
   virtual bool TakesScales() const { return false; }
   /// True: Pack takes columns in another order than that of the inputs, for MatMul.
   virtual bool TakesColumnOrder() const { return false; }

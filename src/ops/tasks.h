@@ -27,6 +27,9 @@ struct MatMulTask {
 struct MatrixScales {
   std::span<const float> values;
   std::int64_t group_columns = 0;  // k, or a multiple of 32
+  /// The product's inputs are rounded to the weights' type, F8_E4M3 or I8, with a scale per row
+  /// (token); group_columns is k.
+  bool by_token = false;
 };
 
 /// Column j of a stored matrix meets input inputs[j]; where that is below 0 it meets none, and may

@@ -80,17 +80,17 @@ std::optional<DType> RoundedType(std::string_view name) {
 }
 
 // FP8 layers of the files, with scales that a kernel can take: one a row, or one per so many
-// columns.
+// columns. int8 layers whose inputs become int8 too, in place of blocks of 32.
 void KeepFp8(TensorSource* tensors) {
   for (const TensorInfo& tensor : tensors->tensors()) {
     const QuantisedParts* const parts = tensor.parts.get();
     if (parts == nullptr || parts->layout != QuantisedParts::Layout::kScaled ||
-        parts->weight.dtype != DType::kF8E4M3 ||
+        (parts->weight.dtype != DType::kF8E4M3 && !parts->by_token) ||
         (parts->group_size < parts->cols && parts->group_size % kRoundBlock != 0)) {
       continue;
     }
     TensorInfo kept = tensor;
-    kept.dtype = DType::kF8E4M3;
+    kept.dtype = parts->weight.dtype;
     kept.bytes = static_cast<std::uint64_t>(parts->rows * parts->cols);
     tensors->Replace(tensor, std::move(kept));
   }

@@ -14,8 +14,9 @@ namespace inferd::store {
 
 struct Quantization {
   std::string_view name;  // of --quantization
-  /// The device multiplies E4M3 values with scales: they stay so. Else their products with the
-  /// scales are rounded to BF16.
+  /// The device multiplies E4M3 values with scales, and int8 ones where inputs are rounded per
+  /// token: they stay so. Else E4M3 times its scale is rounded to BF16, and int8 becomes blocks
+  /// of 32.
   bool keep_fp8 = false;
 };
 

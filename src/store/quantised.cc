@@ -22,7 +22,8 @@ using Layout = QuantisedParts::Layout;
 
 constexpr std::int64_t kScaleBlock = 128;  // rows and columns of an FP8 block
 
-// Scales of activations and of KV caches: our activations are quantised as we go, or not at all.
+// Scales of activations and of KV caches: activations are quantised with scales found as they come,
+// or not at all.
 constexpr std::array<std::string_view, 5> kUnused = {
     ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".weight_shape"};
 
@@ -74,6 +75,36 @@ Result<QuantConfig> ReadPacked(const JsonFields& fields, QuantConfig::Method met
   }
   config.zero_plus_one = format == "gptq";
   return config;
+}
+
+// The type that inputs are rounded to, when all groups do so in 8 bits with a scale per token that
+// is found as they come. Nothing for other schemes: their inputs stay floats.
+Result<std::optional<DType>> ReadTokenActivations(const JsonFields& config) {
+  const Json* groups = config.Get("config_groups");
+  std::optional<DType> found;
+  if (groups == nullptr || !groups->is_object()) {
+    return found;
+  }
+  for (const auto& [name, group] : groups->items()) {
+    const Json* inputs =
+        group.is_object() ? JsonFields(name, group).Get("input_activations") : nullptr;
+    if (inputs == nullptr || !inputs->is_object()) {
+      return std::optional<DType>();
+    }
+    const JsonFields scheme(config.what() + ": " + name, *inputs);
+    INFERD_ASSIGN(const std::int64_t bits, scheme.IntOr("num_bits", 8));
+    INFERD_ASSIGN(const std::string type, scheme.StringOr("type", "int"));
+    INFERD_ASSIGN(const std::string strategy, scheme.StringOr("strategy", "tensor"));
+    INFERD_ASSIGN(const bool dynamic, scheme.BoolOr("dynamic", false));
+    INFERD_ASSIGN(const bool symmetric, scheme.BoolOr("symmetric", true));
+    const DType rounded = type == "float" ? DType::kF8E4M3 : DType::kI8;
+    if (bits != 8 || strategy != "token" || !dynamic || !symmetric ||
+        found.value_or(rounded) != rounded) {
+      return std::optional<DType>();
+    }
+    found = rounded;
+  }
+  return found;
 }
 
 // Tensors by layer: the layer's name, then what follows it.
@@ -291,6 +322,8 @@ class Folder {
     parts->small_scales = HasSmall(parts->scales);
     parts->scale_rows = one ? parts->rows : by_row ? 1 : kScaleBlock;
     parts->group_size = one ? parts->cols : by_row ? parts->cols / groups : kScaleBlock;
+    parts->by_token =
+        config_.token_activations == parts->weight.dtype && (one || groups == 1) && (one || by_row);
     return {};
   }
 
@@ -335,6 +368,7 @@ Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config) {
   result.method = QuantConfig::Method::kCompressed;
   INFERD_ASSIGN(const std::string format, fields.StringOr("format", ""));
   if (format == "float-quantized" || format == "int-quantized" || format == "naive-quantized") {
+    INFERD_ASSIGN(result.token_activations, ReadTokenActivations(fields));
     return std::optional(result);
   }
   if (format != "pack-quantized") {

@@ -25,6 +25,8 @@ struct QuantConfig {
   int bits = 0;                 // AWQ and GPTQ
   std::int64_t group_size = 0;  // AWQ and GPTQ; -1: all inputs
   bool zero_plus_one = false;   // GPTQ's first format stores zeros less one
+  /// compressed-tensors: inputs are rounded to this type with a scale per token, as they come.
+  std::optional<DType> token_activations;
 };
 
 /// nullopt: the checkpoint is not quantised. Refuses methods and variants that are not known, by
@@ -47,10 +49,11 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
                                 std::int64_t col_begin,
                                 std::int64_t col_end);
 
-/// What the E4M3 values of a folded tensor whose dtype is that are multiplied by.
+/// What the E4M3 or int8 values of a folded tensor whose dtype is that are multiplied by.
 struct RowScales {
   std::vector<float> values;       // [rows, groups of columns]
   std::int64_t group_columns = 0;  // per scale: all columns, or a multiple of 32
+  bool by_token = false;           // the scheme rounds the layer's inputs too, per token; whole rows
 };
 /// Of these rows and columns; nullopt: the columns do not begin where a kernel's groups can.
 std::optional<RowScales> ScalesOf(const TensorSource& source,

@@ -32,6 +32,8 @@ struct QuantisedParts {
   bool zero_plus_one = false;
   DType rounded = DType::kQ8_0;  // kPlain only
   bool small_scales = false;     // some would lose bits as an F16; kScaled only
+  bool by_token =
+      false;  // inputs are to be rounded like the values, a scale per token; kScaled only
   TensorInfo weight;
   TensorInfo scales;
   std::optional<TensorInfo> zeros;        // none: half of the range

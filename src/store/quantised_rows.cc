@@ -107,8 +107,8 @@ class Maker {
     return largest / kF8Largest;
   }
 
-  // Columns [begin, end) of row i: stored E4M3 values, or plain ones rounded to it.
-  std::byte* CodesF8(std::int64_t i, std::int64_t begin, std::int64_t end, std::byte* out) const {
+  // Columns [begin, end) of row i: stored E4M3 or int8 values, or plain ones rounded to E4M3.
+  std::byte* Codes(std::int64_t i, std::int64_t begin, std::int64_t end, std::byte* out) const {
     if (parts_.layout == Layout::kScaled) {
       const auto row = weight_.subspan(static_cast<std::size_t>(i * parts_.cols + begin),
                                        static_cast<std::size_t>(end - begin));
@@ -229,9 +229,10 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
   const bool rounds_to_f8 =
       tensor.parts->layout == Layout::kPlain && tensor.parts->rounded == DType::kF8E4M3;
   for (std::int64_t i = row_begin; i < row_end; ++i) {
-    if (type == DType::kF8E4M3 || rounds_to_f8) {
-      out = type == DType::kF8E4M3 ? maker.CodesF8(i, col_begin, col_end, out)
-                                   : maker.RoundedBf16(i, col_begin, col_end, out);
+    const bool codes = type == DType::kF8E4M3 || type == DType::kI8;
+    if (codes || rounds_to_f8) {
+      out = codes ? maker.Codes(i, col_begin, col_end, out)
+                  : maker.RoundedBf16(i, col_begin, col_end, out);
       continue;
     }
     for (std::int64_t j = col_begin; j < col_end; j += block) {
@@ -314,6 +315,8 @@ std::optional<RowScales> ScalesOf(const TensorSource& source,
   const Maker maker(source, parts);
   RowScales scales;
   scales.group_columns = col_end - col_begin;
+  // A slice of a row has no scale of the whole row's largest value.
+  scales.by_token = parts.by_token && col_begin == 0 && col_end == parts.cols;
   if (parts.group_size < parts.cols) {
     if (col_begin % kRoundBlock != 0) {
       return std::nullopt;

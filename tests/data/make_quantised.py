@@ -4,8 +4,8 @@
 
 Layouts: AutoAWQ (gemm), GPTQModel (gptq with and without act-order, gptq_v2, 8 bits), FP8 of vLLM
 and DeepSeek (one scale, one per row, blocks of 128 x 128), compressed-tensors (pack-quantized
-symmetric and with zero points, int-quantized). expected.safetensors holds every fourth row of each
-layer's values, from the numbers before they were packed; plain/ is the model unquantised.
+symmetric and with zero points, int-quantized, and with activations quantised per token). expected.safetensors
+holds every fourth row of each layer's values, from the numbers before they were packed; plain/ is the model unquantised.
 """
 
 import json
@@ -182,15 +182,20 @@ def GptqConfig(bits, act_order, version, symmetric=False):
     }
 
 
-def CompressedConfig(form, bits, symmetric):
-    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric}
+def CompressedConfig(form, bits, symmetric, inputs=None):
+    weights = {"num_bits": bits, "type": "float" if form == "float-quantized" else "int", "symmetric": symmetric}
     weights |= {"strategy": "group", "group_size": GROUP} if form == "pack-quantized" else {"strategy": "channel"}
+    group = {"targets": ["Linear"], "weights": weights} | ({"input_activations": inputs} if inputs else {})
     return {
         "quant_method": "compressed-tensors",
         "format": form,
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "config_groups": {"group_0": group},
         "ignore": ["lm_head"],
     }
+
+
+def PerToken(kind):
+    return {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "token", "dynamic": True}
 
 
 VARIANTS = {
@@ -209,6 +214,12 @@ VARIANTS = {
     "compressed-w4": (Compressed(True), CompressedConfig("pack-quantized", 4, True)),
     "compressed-w4-zeros": (Compressed(False), CompressedConfig("pack-quantized", 4, False)),
     "compressed-int8": (Int8, CompressedConfig("int-quantized", 8, True)),
+}
+
+# The same files under another config: activations are quantised too.
+ALIASES = {
+    "compressed-w8a8": ("compressed-int8", CompressedConfig("int-quantized", 8, True, PerToken("int"))),
+    "compressed-fp8-dynamic": ("fp8-channel", CompressedConfig("float-quantized", 8, True, PerToken("float"))),
 }
 
 
@@ -258,6 +269,12 @@ def main() -> None:
         if quantise:
             save_file(expected, folder / "expected.safetensors")
             (folder / "expected.safetensors").chmod(0o644)
+    for variant, (original, config) in ALIASES.items():
+        folder = FOLDER / variant
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": config}, indent=1) + "\n")
+        for name in ("tokenizer.json", "tokenizer_config.json", "model.safetensors", "expected.safetensors"):
+            (folder / name).symlink_to(Path("..") / original / name)
 
 
 if __name__ == "__main__":

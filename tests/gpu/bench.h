@@ -70,6 +70,7 @@ Result<> SweepRows(Bench& bench);             // norm and sampling
 Result<> SweepSmallMatMul(Bench& bench);      // 1 to 64 rows, per stored type
 Result<> SweepLargeMatMul(Bench& bench);      // 512 rows and more
 Result<> SweepExperts(Bench& bench);          // grouped products of a mixture
+Result<> SweepW8A8(Bench& bench);             // 8-bit weights and activations
 Result<> SweepDecodeAttention(Bench& bench);  // over batch and context
 Result<> SweepPrefillAttention(Bench& bench);
 Result<> SweepCublas(Bench& bench);  // NVIDIA's products, to compare with; if it is installed

@@ -4,7 +4,7 @@
 //   kernel_sweep [--tiny] [SWEEP ...]
 //
 // Sweeps, in the order of value: copy small_matmul decode_attention prefill_attention large_matmul
-// cublas experts rows; all without arguments. --tiny: small shapes, one launch each, which shows on
+// cublas experts w8a8 rows; all without arguments. --tiny: small shapes, one launch each, which shows on
 // the emulated device that the sweep itself works. Memory traffic counts what a kernel must read
 // and write; caches are kept cold (a large one may hold what one row's routings ask of 128 small
 // experts). Exit status 77: no device.
@@ -26,6 +26,7 @@ constexpr Sweep kSweeps[] = {{"copy", &SweepCopies},
                              {"large_matmul", &SweepLargeMatMul},
                              {"cublas", &SweepCublas},
                              {"experts", &SweepExperts},
+                             {"w8a8", &SweepW8A8},
                              {"rows", &SweepRows}};
 
 const Sweep* Find(std::string_view name) {

@@ -206,18 +206,44 @@ void CudaActivations::CopyIn(std::int64_t rows,
                              const std::byte* in) {
   const std::size_t bytes = ColumnBytes(columns);
   device_->CopyRows(data_.data() + ColumnBytes(first), ColumnBytes(k_), in, bytes, bytes, rows);
+  byte_rows_ = 0;
+}
+
+kernels::cuda::QuantisedRows CudaActivations::Bytes(bool floats) const {
+  kernels::cuda::QuantisedRows rows;
+  rows.type =
+      (forms_ & kActRowFp8) != 0 ? kernels::cuda::ByteType::kFp8 : kernels::cuda::ByteType::kInt8;
+  rows.values = reinterpret_cast<std::uint8_t*>(bytes_.data());
+  rows.pitch = kernels::cuda::QuantisedRows::PitchOf(k_);
+  rows.scales = scales_.floats();
+  rows.y = floats && data_.bytes() > 0 ? data_.floats() : nullptr;
+  rows.ldy = k_;
+  return rows;
 }
 
 std::unique_ptr<Activations> CudaDevice::NewActivations(std::int64_t max_rows,
                                                         std::int64_t k,
-                                                        unsigned) {
-  Result<Memory> data =
-      Allocate(static_cast<std::size_t>(max_rows * k) * sizeof(float), "activations");
-  if (!data.ok() && !error_) {
-    error_ = data.error();  // Wait tells it, before the first step.
+                                                        unsigned forms) {
+  const auto allocate = [&](std::size_t bytes) {
+    Result<Memory> memory = Allocate(bytes, "activations");
+    if (!memory.ok() && !error_) {
+      error_ = memory.error();  // Wait tells it, before the first step.
+    }
+    return memory.ok() ? *std::move(memory) : Memory();
+  };
+  const bool bytes = (forms & (kActRowInt8 | kActRowFp8)) != 0;
+  const auto count = static_cast<std::size_t>(max_rows);
+  Memory data, values, scales;
+  if (!bytes || (forms & (kActFloat | kActCarried)) != 0) {
+    data = allocate(count * static_cast<std::size_t>(k) * sizeof(float));
+  }
+  if (bytes) {
+    const auto pitch = static_cast<std::size_t>(kernels::cuda::QuantisedRows::PitchOf(k));
+    values = allocate(count * pitch);
+    scales = allocate(count * sizeof(float));
   }
   return std::make_unique<CudaActivations>(
-      this, max_rows, k, data.ok() ? *std::move(data) : Memory());
+      this, max_rows, k, forms, std::move(data), std::move(values), std::move(scales));
 }
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -10,6 +10,7 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "ops/cuda/cuda_activations.h"
 #include "ops/cuda/cuda_graphs.h"
 #include "ops/cuda/cuda_matrix.h"
 #include "ops/cuda/cuda_products.h"
@@ -29,31 +30,6 @@
 #include <vector>
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
-
-class CudaDevice;
-
-class CudaActivations final : public Activations {
- public:
-  CudaActivations(CudaDevice* device, std::int64_t max_rows, std::int64_t k, Memory data)
-      : device_(device), max_rows_(max_rows), k_(k), data_(std::move(data)) {}
-
-  std::int64_t max_rows() const override { return max_rows_; }
-  std::int64_t k() const override { return k_; }
-  float* data() const { return data_.floats(); }
-
-  std::size_t ColumnBytes(std::int64_t columns) const override;
-  void CopyOut(std::int64_t rows, std::byte* out) const override;
-  void CopyIn(std::int64_t rows,
-              std::int64_t first,
-              std::int64_t columns,
-              const std::byte* in) override;
-
- private:
-  CudaDevice* device_;
-  std::int64_t max_rows_;
-  std::int64_t k_;
-  Memory data_;
-};
 
 class CudaDevice final : public Device {
  public:
@@ -251,6 +227,8 @@ class CudaDevice final : public Device {
                          const float* x,
                          std::int64_t rows,
                          const MatMulTask& task);
+  /// Products with weights and rows of bytes.
+  void MatMulBytes(const CudaActivations& act, std::int64_t rows, const MatMulTask& task);
   void ListRuns(const StepRows& step);
   /// Writes the step's lists and page tables into the pinned half of places_.
   void FillPlaces(const StepRows& step);

@@ -221,6 +221,8 @@ void CudaDevice::MatMul(const Activations& act,
     INFERD_CHECK(act.k() == weight.k());
     if (weight.order() != nullptr) {
       MultiplyInOrder(weight, x.data(), rows, task);
+    } else if (weight.form() != kActFloat) {
+      MatMulBytes(x, rows, task);
     } else if (Use() && !MultiplyByLibrary(weight, x.data(), rows, task)) {
       Check(k::MatMul(
                 weight.Args(), x.data(), x.k(), rows, task.bias, false, task.y, task.ldy, stream_),

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/dequant/dequant.h"
+#include "kernels/matmul/matmul_w8a8_cuda.h"
 #include "kernels/types.h"
 #include "ops/cuda/cuda_device.h"
 
@@ -189,7 +190,7 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
     return InvalidArgument(
         "{} rows of {} bytes need more than the {} bytes given", n, row_bytes, rows.size());
   }
-  if (!IsFloat(type)) {
+  if (!IsFloat(type) && type != DType::kI8) {
     if (const std::int64_t bad = FirstBadRow(type, rows, row_bytes, n, columns); bad < n) {
       return InvalidArgument(
           "row {} holds Inf or NaN: the weights are damaged or were converted wrongly", bad);
@@ -198,8 +199,9 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
   Memory row_scales;
   if (!scales.values.empty()) {
     const std::int64_t groups = (columns + scales.group_columns - 1) / scales.group_columns;
-    INFERD_CHECK(type == DType::kF8E4M3 &&
-                 scales.values.size() == static_cast<std::size_t>(n * groups));
+    INFERD_CHECK((type == DType::kF8E4M3 || type == DType::kI8) &&
+                 scales.values.size() == static_cast<std::size_t>(n * groups) &&
+                 (!scales.by_token || groups == 1));
     const auto bad = std::find_if_not(
         scales.values.begin(), scales.values.end(), [](float v) { return std::isfinite(v); });
     if (bad != scales.values.end()) {
@@ -218,8 +220,18 @@ Result<std::unique_ptr<PackedMatrix>> CudaDevice::Pack(DType type,
   }
   if (k::HasMatMul(type)) {
     INFERD_ASSIGN(Memory data, UploadRows(rows, row_bytes, bytes, n, "weights"));
-    return std::unique_ptr<PackedMatrix>(std::make_unique<CudaMatrix>(
-        type, n, columns, std::move(data), std::move(row_scales), scales.group_columns, list));
+    const bool fits = type == DType::kF8E4M3 || columns <= k::MatMulW8A8Args::kMostInt8Columns;
+    const ActForm form = !scales.by_token || !fits ? kActFloat
+                         : type == DType::kF8E4M3  ? kActRowFp8
+                                                   : kActRowInt8;
+    return std::unique_ptr<PackedMatrix>(std::make_unique<CudaMatrix>(type,
+                                                                      n,
+                                                                      columns,
+                                                                      std::move(data),
+                                                                      std::move(row_scales),
+                                                                      scales.group_columns,
+                                                                      list,
+                                                                      form));
   }
   const DType target = DequantisedType(type);
   INFERD_ASSIGN(Memory data, UploadAsFloat16(type, target, rows, row_bytes, n, columns));

@@ -25,15 +25,17 @@ struct ColumnList {
 class CudaMatrix final : public PackedMatrix {
  public:
   /// scales [n, groups of group_columns columns], or empty. Without an order column j meets input
-  /// j.
+  /// j. `form`: kActFloat, or the rows of bytes that match `type`.
   CudaMatrix(DType type,
              std::int64_t n,
              std::int64_t columns,
              Memory data,
              Memory scales,
              std::int64_t group_columns,
-             std::shared_ptr<const ColumnList> order = nullptr)
+             std::shared_ptr<const ColumnList> order = nullptr,
+             ActForm form = kActFloat)
       : type_(type),
+        form_(form),
         n_(n),
         columns_(columns),
         data_(std::move(data)),
@@ -43,7 +45,7 @@ class CudaMatrix final : public PackedMatrix {
 
   std::int64_t n() const override { return n_; }
   std::int64_t k() const override { return order_ != nullptr ? order_->k : columns_; }
-  ActForm form() const override { return kActFloat; }
+  ActForm form() const override { return form_; }
   /// With the order, whoever shares it.
   std::size_t bytes() const override {
     return data_.bytes() + scales_.bytes() + (order_ != nullptr ? order_->device.bytes() : 0);
@@ -60,6 +62,7 @@ class CudaMatrix final : public PackedMatrix {
 
  private:
   DType type_;
+  ActForm form_;
   std::int64_t n_;
   std::int64_t columns_;
   Memory data_;

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/rows/gated_cuda.h"
+#include "kernels/rows/quantised_rows_cuda.h"
 #include "kernels/rows/rows_cuda.h"
 #include "ops/cuda/cuda_device.h"
 
@@ -22,8 +23,6 @@ kernels::Gate KernelGate(GateKind kind) {
   }
   return kernels::Gate::kSilu;
 }
-
-float* Rows(Activations* act) { return static_cast<CudaActivations*>(act)->data(); }
 
 }  // namespace
 
@@ -52,7 +51,24 @@ void CudaDevice::RmsNorm(const float* x,
                          std::int64_t rows,
                          std::int64_t width,
                          Activations* act) {
-  RmsNormFloat(x, weight, eps, rows, width, Rows(act));
+  const auto& to = static_cast<const CudaActivations&>(*act);
+  if (!to.HasBytes()) {
+    RmsNormFloat(x, weight, eps, rows, width, to.data());
+  } else if (Use()) {
+    // Without a residual x is only read.
+    Check(k::RmsNormQuantised(const_cast<float*>(x),
+                              width,
+                              nullptr,
+                              0,
+                              weight,
+                              eps,
+                              rows,
+                              width,
+                              to.Bytes(true),
+                              stream_),
+          "RMS norm");
+    to.set_byte_rows(rows);
+  }
 }
 
 void CudaDevice::RmsNormFloat(const float* x,
@@ -67,7 +83,24 @@ void CudaDevice::RmsNormFloat(const float* x,
 }
 
 void CudaDevice::AddRmsNorm(const AddNormTask& task, Activations* act) {
-  AddRmsNormFloat(task, Rows(act));
+  const auto& to = static_cast<const CudaActivations&>(*act);
+  const std::int64_t width = task.k;
+  if (!to.HasBytes()) {
+    AddRmsNormFloat(task, to.data());
+  } else if (Use()) {
+    Check(k::RmsNormQuantised(task.x,
+                              width,
+                              task.add,
+                              width,
+                              task.weight,
+                              task.eps,
+                              task.rows,
+                              width,
+                              to.Bytes(true),
+                              stream_),
+          "adding and RMS norm");
+    to.set_byte_rows(task.rows);
+  }
 }
 
 void CudaDevice::AddRmsNormFloat(const AddNormTask& task, float* y) {
@@ -79,8 +112,14 @@ void CudaDevice::AddRmsNormFloat(const AddNormTask& task, float* y) {
 }
 
 void CudaDevice::Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) {
+  const auto& to = static_cast<const CudaActivations&>(*act);
   const auto width = static_cast<std::size_t>(act->k()) * sizeof(float);
-  CopyRows(Rows(act), width, x, static_cast<std::size_t>(ldx) * sizeof(float), width, rows);
+  if (!to.HasBytes()) {
+    CopyRows(to.data(), width, x, static_cast<std::size_t>(ldx) * sizeof(float), width, rows);
+  } else if (Use()) {
+    Check(k::QuantiseRows(x, ldx, rows, act->k(), to.Bytes(true), stream_), "quantising rows");
+    to.set_byte_rows(rows);
+  }
 }
 
 void CudaDevice::GateMul(GateKind kind,
@@ -90,8 +129,16 @@ void CudaDevice::GateMul(GateKind kind,
                          std::int64_t rows,
                          std::int64_t ffn,
                          Activations* act) {
-  if (Use()) {
-    Check(k::GateMul(KernelGate(kind), gate, up, ld, rows, ffn, Rows(act), ffn, stream_), "gating");
+  const auto& to = static_cast<const CudaActivations&>(*act);
+  if (!Use()) {
+    return;
+  }
+  const kernels::Gate gates = KernelGate(kind);
+  if (to.HasBytes()) {
+    Check(k::GateMulQuantised(gates, gate, up, ld, rows, ffn, to.Bytes(true), stream_), "gating");
+    to.set_byte_rows(rows);
+  } else {
+    Check(k::GateMul(gates, gate, up, ld, rows, ffn, to.data(), ffn, stream_), "gating");
   }
 }
 

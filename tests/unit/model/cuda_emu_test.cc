@@ -571,7 +571,9 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                                          "fp8-block",
                                          "compressed-w4",
                                          "compressed-w4-zeros",
-                                         "compressed-int8"),
+                                         "compressed-int8",
+                                         "compressed-w8a8",
+                                         "compressed-fp8-dynamic"),
                          NameOf);
 
 }  // namespace

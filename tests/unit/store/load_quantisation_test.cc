@@ -6,6 +6,7 @@
 #include "store/block_rounding.h"
 #include "store/model.h"
 #include "store/quantised.h"
+#include "store/quantised_parts.h"
 #include "unit/store/files.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +14,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace inferd::store {
@@ -202,6 +205,70 @@ TEST(LoadQuantisation, Fp8OfFilesStaysToo) {
       EXPECT_EQ(PlainToFloat(DType::kBF16, bf16.data() + 2 * at), Bf16ToFloat(FloatToBf16(value)))
           << folder;
     }
+  }
+}
+
+// Where a device takes it, a layer whose inputs are rounded per token keeps its bytes and says so.
+TEST(LoadQuantisation, LayersWithActivationsPerTokenStay) {
+  for (const auto& [folder, type, by_token] :
+       {std::tuple("compressed-w8a8", DType::kI8, true),
+        std::tuple("compressed-fp8-dynamic", DType::kF8E4M3, true),
+        std::tuple("compressed-int8", DType::kQ8_0, false),
+        std::tuple("fp8-channel", DType::kF8E4M3, false)}) {
+    const auto kept = OpenModel(Folder(folder), "", true);
+    const auto made = OpenModel(Folder(folder));
+    ASSERT_TRUE(kept.ok() && made.ok());
+    const TensorInfo& codes = *kept->weights.Find(Slot::kDown, 0)->tensor;
+    EXPECT_EQ(codes.dtype, type) << folder;
+    EXPECT_EQ(made->weights.Find(Slot::kDown, 0)->dtype(),
+              type == DType::kF8E4M3 ? DType::kBF16 : DType::kQ8_0)
+        << folder;
+    if (type == DType::kQ8_0) {
+      continue;
+    }
+    const std::int64_t k = codes.cols();
+    const auto scales = ScalesOf(kept->tensors, codes, 5, 7, 0, k);
+    ASSERT_TRUE(scales);
+    EXPECT_EQ(scales->by_token, by_token) << folder;
+    EXPECT_EQ(scales->group_columns, k);
+    EXPECT_FALSE(ScalesOf(kept->tensors, codes, 5, 7, 32, 64)->by_token) << "a slice of a row";
+    const auto row = MakeRows(kept->tensors, codes, type, 6, 7, 0, k);
+    const auto stored =
+        kept->tensors.Data(codes.parts->weight).subspan(static_cast<std::size_t>(6 * k));
+    ASSERT_EQ(row.size(), static_cast<std::size_t>(k));
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), stored.begin())) << folder;
+  }
+}
+
+TEST(LoadQuantisation, OnlyActivationsFoundPerTokenInEightBitsAreRounded) {
+  const auto type = [](const std::string& inputs, const std::string& more) {
+    const Json whole = *ParseJsonObject(
+        "config.json",
+        R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized",
+            "config_groups": {"group_0": {"weights": {}, "input_activations": )" +
+            inputs + "}" + more + "}}}");
+    const auto read = ReadQuantConfig(JsonFields("config.json", whole));
+    EXPECT_TRUE(read.ok()) << read.error().message();
+    return (*read)->token_activations;
+  };
+  const std::string int8 =
+      R"({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": true})";
+  const std::string fp8 =
+      R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})";
+  EXPECT_EQ(type(int8, ""), DType::kI8);
+  EXPECT_EQ(type(fp8, ""), DType::kF8E4M3);
+  EXPECT_EQ(type(int8, R"(, "group_1": {"input_activations": )" + int8 + "}"), DType::kI8);
+  EXPECT_EQ(type(int8, R"(, "group_1": {"input_activations": )" + fp8 + "}"), std::nullopt);
+  EXPECT_EQ(type(int8, R"(, "group_1": {"input_activations": null})"), std::nullopt);
+  EXPECT_EQ(type("null", ""), std::nullopt);
+  for (
+      const char* other :
+      {R"({"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": false})",
+       R"({"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": true})",
+       R"({"num_bits": 4, "type": "int", "strategy": "token", "dynamic": true})",
+       R"({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": true, "symmetric": false})",
+       R"({"num_bits": 8, "type": "int", "strategy": "token"})"}) {
+    EXPECT_EQ(type(other, ""), std::nullopt) << other;
   }
 }
 
