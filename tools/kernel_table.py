@@ -83,6 +83,10 @@ def shape(name):
         return (512, 0, 32 + 8, 5, "one edit")
     if "AllReduce" in name:
         return (256, 0, norm * (5.25 if "true" in name else 7), 3 * HIDDEN, f"one row of {HIDDEN}, 4 ranks")
+    if "GatherPeers" in name:
+        return (256, 0, norm * 2.5, 0, f"one row of {HIDDEN}, 4 ranks")
+    if "PeerNorm" in name:  # true: a sum
+        return (256, 0, norm * (9 if "true" in name else 5.5), (8 if "true" in name else 5) * HIDDEN, f"one row of {HIDDEN}, 4 ranks")
     if "AddKernel" in name:
         return (256, 0, norm * 3, HIDDEN, f"one row of {HIDDEN}")
     if "Embed" in name:

@@ -1,109 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
-// A region is [2 messages][results][flags]. Block b deals with the same chunks of a message on
-// every rank, whatever the count, so its flags alone order its accesses: it writes its part of the
-// message, raises its flag at every peer, waits for theirs, and reads. Messages alternate between
-// two places: a rank that writes to a place for the second time has seen all peers' flags of the
-// call between, which they raised after their last read of it. Flags count calls and live in device
-// memory, so a captured launch can be replayed. Bytes per rank and call, over the links: one-shot
+// y[i] = x_0[i] + x_1[i] + ... over the ranks. Bytes per rank and call, over the links: one-shot
 // (ranks - 1) * count * 4, two-shot 2 * (ranks - 1) / ranks of count * 4.
 #include "kernels/all_reduce/all_reduce_cuda.h"
-#include "kernels/cuda/peer_flags.cuh"
+#include "kernels/all_reduce/peer_regions.cuh"
 
 namespace inferd::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPhases = 2;
 
-// The parts of one rank's region.
-struct Region {
-  float* message;        // of this call
-  float* result;         // two-shot: what this rank has summed up
-  std::uint32_t* flags;  // [phase][from rank][block]
-  std::uint32_t* calls;  // [block], calls so far; the rank's own
-  DEVICE std::uint32_t* Flag(int phase, int from, int block) const {
-    return flags + (phase * kMaxReduceRanks + from) * kReduceBlocks + block;
-  }
-};
-
-DEVICE Region RegionOf(const AllReduceArgs& args, int rank, std::uint32_t call) {
-  auto* floats = reinterpret_cast<float*>(args.region[rank]);
-  auto* flags = reinterpret_cast<std::uint32_t*>(floats + 4 * args.max_count);
-  return {floats + (call % 2) * args.max_count,
-          floats + (2 + call % 2) * args.max_count,
-          flags,
-          flags + kPhases * kMaxReduceRanks * kReduceBlocks};
+DEVICE float Plus(float a, float b) { return a + b; }
+DEVICE float4 Plus(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Returns when every peer's block has reached this phase of the call, or on abort.
-DEVICE void Meet(const AllReduceArgs& args, int phase, std::uint32_t call) {
-  const int block = static_cast<int>(blockIdx.x);
-  __syncthreads();
-  const int peer = static_cast<int>(threadIdx.x);
-  if (peer < args.ranks) {
-    RaiseFlag(RegionOf(args, peer, call).Flag(phase, args.rank, block), call + 1);
-  }
-  __syncthreads();  // all flags are up before anyone waits, whatever the order of the threads
-  if (peer < args.ranks) {
-    AwaitFlag(RegionOf(args, args.rank, call).Flag(phase, peer, block), call + 1, args.abort);
-  }
-  __syncthreads();
-}
-
-DEVICE float SumOver(const AllReduceArgs& args, std::uint32_t call, std::int64_t i) {
-  float sum = RegionOf(args, 0, call).message[i];
-  for (int rank = 1; rank < args.ranks; ++rank) {
-    sum += RegionOf(args, rank, call).message[i];
+template <class T>
+DEVICE T SumOver(const PeerRegions& peers, std::uint32_t call, std::int64_t i) {
+  T sum = reinterpret_cast<const T*>(PeerMessage(peers, 0, call))[i];
+  for (int rank = 1; rank < peers.ranks; ++rank) {
+    sum = Plus(sum, reinterpret_cast<const T*>(PeerMessage(peers, rank, call))[i]);
   }
   return sum;
 }
 
-template <bool kTwoShot>
-__global__ void __launch_bounds__(kThreads) AllReduceKernel(AllReduceArgs args) {
-  const int block = static_cast<int>(blockIdx.x);
-  const std::uint32_t call = RegionOf(args, args.rank, 0).calls[block];
-  const Region mine = RegionOf(args, args.rank, call);
-  constexpr std::int64_t kStride = static_cast<std::int64_t>(kReduceBlocks) * kThreads;
-  const std::int64_t first = static_cast<std::int64_t>(block) * kThreads + threadIdx.x;
-  for (std::int64_t i = first; i < args.count; i += kStride) {
-    mine.message[i] = args.x[i];
+// T is float or float4; `share` are the floats of each block.
+template <class T, bool kTwoShot>
+__global__ void __launch_bounds__(kThreads, 1)
+    AllReduceKernel(const __grid_constant__ AllReduceArgs args, std::int64_t share) {
+  const PeerRegions& peers = args.peers;
+  const std::uint32_t call = *PeerCalls(peers);
+  constexpr auto kFloats = static_cast<std::int64_t>(sizeof(T) / sizeof(float));
+  const std::int64_t first = blockIdx.x * share;
+  const std::int64_t left = args.count - first;
+  const std::int64_t count = (left < share ? left : share) / kFloats;
+  const T* const x = reinterpret_cast<const T*>(args.x + first);
+  T* const y = reinterpret_cast<T*>(args.y + first);
+  T* const message = reinterpret_cast<T*>(PeerMessage(peers, peers.rank, call));
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    message[i] = x[i];
   }
-  Meet(args, 0, call);
+  MeetPeers(peers, 0, call);
   if (kTwoShot) {
-    for (std::int64_t i = first + args.rank * kStride; i < args.count; i += args.ranks * kStride) {
-      mine.result[i] = SumOver(args, call, i);
+    const std::int64_t slice = (count + peers.ranks - 1) / peers.ranks;
+    const std::int64_t begin = slice * peers.rank;
+    const std::int64_t end = begin + slice < count ? begin + slice : count;
+    T* const result = reinterpret_cast<T*>(PeerResult(peers, peers.rank, call));
+    for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+      result[i] = SumOver<T>(peers, call, i);
     }
-    Meet(args, 1, call);
-    for (std::int64_t i = first; i < args.count; i += kStride) {
-      const int owner = static_cast<int>(i / kStride % args.ranks);
-      args.y[i] = RegionOf(args, owner, call).result[i];
+    MeetPeers(peers, 1, call);
+    for (int owner = 0; owner < peers.ranks; ++owner) {
+      const T* const theirs = reinterpret_cast<const T*>(PeerResult(peers, owner, call));
+      const std::int64_t last = slice * (owner + 1) < count ? slice * (owner + 1) : count;
+      for (std::int64_t i = slice * owner + threadIdx.x; i < last; i += kThreads) {
+        y[i] = theirs[i];
+      }
     }
   } else {
-    for (std::int64_t i = first; i < args.count; i += kStride) {
-      args.y[i] = SumOver(args, call, i);
+#pragma unroll 4
+    for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+      y[i] = SumOver<T>(peers, call, i);
     }
   }
-  if (threadIdx.x == 0) {
-    mine.calls[block] = call + 1;
-  }
+  EndCall(peers, call);
 }
 
 template <bool kTwoShot>
 Status Launch(const AllReduceArgs& args, Stream stream) {
-  if (args.ranks < 1 || args.ranks > kMaxReduceRanks || args.rank < 0 || args.rank >= args.ranks ||
-      args.count < 0 || args.count > args.max_count) {
+  if (!args.peers.Valid() || args.count < 0 || args.count > args.peers.max_count) {
     return Status::kInvalidValue;
   }
+  const int blocks = BlocksFor(args.count, args.peers.max_count);
+  const std::int64_t share = BlockShare(args.count, blocks);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  // Which of the two is this rank's affair: shares are multiples of four floats in both.
+  const auto places =
+      reinterpret_cast<std::uintptr_t>(args.x) | reinterpret_cast<std::uintptr_t>(args.y);
+  if (args.count % 4 == 0 && places % sizeof(float4) == 0) {
+    return LAUNCH_KERNEL(
+        (&AllReduceKernel<float4, kTwoShot>), grid, dim3(kThreads), 0, stream, args, share);
+  }
   return LAUNCH_KERNEL(
-      &AllReduceKernel<kTwoShot>, dim3(kReduceBlocks), dim3(kThreads), 0, stream, args);
+      (&AllReduceKernel<float, kTwoShot>), grid, dim3(kThreads), 0, stream, args, share);
 }
 
 }  // namespace
 
 std::size_t ReduceRegionBytes(std::int64_t max_count) {
   const auto flags =
-      static_cast<std::size_t>(kPhases * kMaxReduceRanks * kReduceBlocks + kReduceBlocks);
-  return (static_cast<std::size_t>(max_count) * 4 + flags) * 4;
+      static_cast<std::size_t>(kPeerPhases * kMaxReduceRanks * kReduceBlocks + kReduceBlocks);
+  return (static_cast<std::size_t>(4 * kReduceBlocks * BlockRoom(max_count)) + flags) * 4;
 }
 
 Status AllReduceOneShot(const AllReduceArgs& args, Stream stream) {

@@ -5,10 +5,6 @@
 
 #include "kernels/cuda/shim.cuh"
 
-#ifdef INFERD_SIMT
-#include <thread>
-#endif
-
 namespace inferd::kernels::cuda {
 
 #ifdef INFERD_SIMT
@@ -16,9 +12,7 @@ inline void RaiseFlag(std::uint32_t* flag, std::uint32_t value) {
   __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
 inline std::uint32_t ReadFlag(const std::uint32_t* flag) {
-  const std::uint32_t value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-  std::this_thread::yield();  // the peer may need this core
-  return value;
+  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 #else
 DEVICE void RaiseFlag(std::uint32_t* flag, std::uint32_t value) {
@@ -33,10 +27,14 @@ DEVICE std::uint32_t ReadFlag(const std::uint32_t* flag) {
 
 /// Until the flag is at least `value` (counted modulo 2^32), or *abort is not zero.
 DEVICE void AwaitFlag(const std::uint32_t* flag, std::uint32_t value, const std::uint32_t* abort) {
-  while (static_cast<std::int32_t>(ReadFlag(flag) - value) < 0) {
-    if (abort != nullptr && ReadFlag(abort) != 0) {
+  constexpr unsigned kLooks = 64;  // for each look at *abort, which is over the host's bus
+  for (unsigned looks = 1; static_cast<std::int32_t>(ReadFlag(flag) - value) < 0; ++looks) {
+    if (looks % kLooks == 0 && abort != nullptr && ReadFlag(abort) != 0) {
       return;
     }
+#ifdef INFERD_SIMT
+    simt::Stall();
+#endif
   }
 }
 

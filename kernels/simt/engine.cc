@@ -3,6 +3,7 @@
 
 #include "kernels/simt/engine_blocks.h"
 #include "kernels/simt/fiber_switch.h"
+#include "kernels/simt/runtime_state.h"
 #include "kernels/simt/settings.h"
 
 #include <algorithm>
@@ -42,6 +43,7 @@ struct Worker {
   int any = 0, every = 1, count = 0;
   int votes[3] = {};
   const std::function<void()>* body = nullptr;
+  Fiber* stalled = nullptr;  // gave the host thread back, for a while
   const char* kernel = "?";
   char* dynamic = nullptr;
   struct Variable {
@@ -265,10 +267,23 @@ SIMT_UNTRACED void RunBlock(
   }
   ReleaseSync(&w.launch_sync);
   SwitchTo(Pick(w));
+  while (w.stalled != nullptr) {
+    Fiber* const stalled = std::exchange(w.stalled, nullptr);
+    t_fiber = nullptr;  // what the handler does is no part of the kernel
+    HandleStall();
+    t_fiber = &w.host;
+    SwitchTo(stalled);
+  }
   AcquireSync(&w.launch_sync);
 }
 
 }  // namespace
+
+SIMT_UNTRACED void Stall() {
+  Worker& w = *t_worker;
+  w.stalled = t_fiber;
+  SwitchTo(&w.host);
+}
 
 SIMT_UNTRACED void Fail(const char* what, const Location& where) {
   const Worker& w = *t_worker;

@@ -117,6 +117,10 @@ void CopyCommit();
 /// Until at most `pending` committed groups are outstanding.
 void CopyWait(int pending);
 
+/// The running fiber waits for something outside its grid: its host thread may do something else
+/// (OnStall in runtime_api.h) before it looks again.
+void Stall();
+
 [[noreturn]] void Fail(const char* what, const Location& where);
 
 /// Since the process began; printed by the tests.

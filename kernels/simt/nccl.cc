@@ -344,7 +344,7 @@ Result GroupEnd() {
     piece.comm->under_way = 2;
     if (EnqueueUntil(piece.stream, [work = piece.work] { return work->Advance(); }) !=
         cudaSuccess) {
-      return kInvalidUsage;  // NCCL itself can be captured; the emulated one cannot.
+      return kInvalidUsage;
     }
   }
   return pieces.empty() ? kSuccess : kInProgress;

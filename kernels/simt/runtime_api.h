@@ -6,15 +6,17 @@
 //                           that reads a result too early
 //   EMU_DEVICES=n           how many devices there are (default 1; 0: none)
 //   EMU_MEMORY_MB=n         memory of each (default 2048); more is cudaErrorMemoryAllocation
+//   EMU_IPC=0               no process reaches another one's devices
 //
 // Copies check that the device side is device memory. While a stream is captured, what must not be
-// done then (waiting, allocating, copying pageable memory, collectives) fails and makes the capture
-// invalid. Any thread may call; one stream's work runs in order on whichever thread drains it. The
+// done then (waiting, allocating, copying pageable memory) fails and makes the capture invalid. Any
+// thread may call; one stream's work runs in order on whichever thread drains it. The
 // names are NVIDIA's, so they live in the global namespace.
 #pragma once
 
 #include "kernels/simt/vector_types.h"
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 
@@ -26,6 +28,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorDeviceUninitialized = 201,
   cudaErrorECCUncorrectable = 214,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalState = 401,
@@ -33,6 +36,7 @@ enum cudaError_t {
   cudaErrorIllegalAddress = 700,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorCapturedEvent = 907,
@@ -67,6 +71,7 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 inline constexpr unsigned cudaHostAllocPortable = 1;
 inline constexpr unsigned cudaHostRegisterDefault = 0;
+inline constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
 
 struct cudaUUID_t {
   char bytes[16];
@@ -79,6 +84,9 @@ struct cudaDeviceProp {
   int major, minor;
   int multiProcessorCount;
   int pciDomainID, pciBusID, pciDeviceID;
+};
+struct cudaIpcMemHandle_t {
+  char reserved[64];
 };
 struct cudaGraphExecUpdateResultInfo {
   int result;
@@ -119,6 +127,9 @@ cudaError_t cudaMalloc(T** pointer, std::size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
 }
 cudaError_t cudaFree(void* pointer);
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer);
+cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void* pointer);
 cudaError_t cudaMallocHost(void** pointer, std::size_t bytes);
 template <class T>
 cudaError_t cudaMallocHost(T** pointer, std::size_t bytes) {
@@ -189,9 +200,13 @@ cudaError_t CheckLaunch(const void* kernel,
                         cudaStream_t stream);
 /// `work` becomes the stream's last, or the last of the graph that it is captured for.
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
-/// `work` is called whenever somebody drives the stream, until it returns true. It cannot be
-/// captured.
+/// `work` is called whenever somebody drives the stream, until it returns true. In a graph it is
+/// called so in every replay.
 cudaError_t EnqueueUntil(cudaStream_t stream, std::function<bool()> work);
+/// `handler` is asked again and again, by the thread that drives `stream`, while a kernel of it
+/// waits for another device, with how long it has waited; null: nobody. On a device the host goes
+/// on meanwhile and can end such a wait; here the kernel keeps its thread.
+void OnStall(cudaStream_t stream, std::function<void(std::chrono::nanoseconds)> handler);
 
 /// From now on every call for `device` fails with `error`, as after a fault; cudaSuccess mends it.
 /// For tests of what a worker does then.

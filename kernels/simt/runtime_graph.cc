@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Capture and graphs. While a stream is captured nothing runs: what it is given becomes the graph.
-// What cannot be part of one (a synchronous call, an allocation, a copy of pageable memory, a
-// collective) fails and makes the capture invalid, as the driver does it.
+// What cannot be part of one (a synchronous call, an allocation, a copy of pageable memory) fails
+// and makes the capture invalid, as the driver does it.
 #include "kernels/simt/runtime_api.h"
 #include "kernels/simt/runtime_state.h"
 #include "kernels/simt/runtime_streams.h"
@@ -128,8 +128,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (const cudaError_t state = inferd::simt::CountLaunches(exec->launches); state != cudaSuccess) {
     return state;
   }
-  for (const auto& work : exec->work) {
-    (void)inferd::simt::Enqueue(stream, work);
+  const auto all = exec->work;  // who is asked while it runs may destroy it
+  for (const auto& work : all) {
+    (void)inferd::simt::EnqueueUntil(stream, work);
   }
   return cudaSuccess;
 }

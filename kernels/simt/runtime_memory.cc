@@ -53,6 +53,12 @@ Ledger& TheLedger() {
 constinit thread_local int t_device = 0;
 constinit thread_local cudaError_t t_error = cudaSuccess;
 
+// What an allocation of so many bytes takes, and begins at a multiple of.
+std::size_t Alignment(std::size_t bytes) { return bytes < kPageBytes ? 256 : kPageBytes; }
+std::size_t Room(std::size_t bytes) {
+  return (bytes + Alignment(bytes) - 1) / Alignment(bytes) * Alignment(bytes);
+}
+
 constexpr std::size_t kDefaultShared = 48U << 10;
 constexpr int kMaxShared = 227 << 10;
 
@@ -84,6 +90,13 @@ bool IsDeviceMemory(const void* pointer, std::size_t bytes) {
   }
   --next;
   return begin + bytes <= next->first + next->second.bytes;
+}
+
+std::size_t AllocationAt(const void* pointer) {
+  Ledger& ledger = TheLedger();
+  const std::lock_guard lock(ledger.mutex);
+  const auto found = ledger.allocations.find(reinterpret_cast<std::uintptr_t>(pointer));
+  return found != ledger.allocations.end() ? found->second.bytes : 0;
 }
 
 bool IsPinnedMemory(const void* pointer, std::size_t bytes) {
@@ -310,11 +323,11 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   }
   auto& ledger = TheLedger();
   const std::lock_guard lock(ledger.mutex);
-  const std::size_t room = (bytes + 255) / 256 * 256;
+  const std::size_t room = inferd::simt::Room(bytes);
   if (ledger.used[t_device] + room > GetSettings().device_bytes) {
     return Keep(cudaErrorMemoryAllocation);
   }
-  void* memory = std::aligned_alloc(256, room);
+  void* memory = std::aligned_alloc(inferd::simt::Alignment(bytes), room);
   if (memory == nullptr) {
     return Keep(cudaErrorMemoryAllocation);
   }
@@ -333,7 +346,7 @@ cudaError_t cudaFree(void* pointer) {
   if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
     return error;
   }
-  cudaDeviceSynchronize();
+  inferd::simt::FinishIdleStreams();
   if (pointer == nullptr) {
     return cudaSuccess;
   }
@@ -343,11 +356,13 @@ cudaError_t cudaFree(void* pointer) {
   if (found == ledger.allocations.end()) {
     return Keep(cudaErrorInvalidValue);
   }
-  ledger.used[found->second.device] -= (found->second.bytes + 255) / 256 * 256;
+  const std::size_t room = inferd::simt::Room(found->second.bytes);
+  ledger.used[found->second.device] -= room;
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(pointer, (found->second.bytes + 255) / 256 * 256);
+  __asan_unpoison_memory_region(pointer, room);
 #endif
   ledger.allocations.erase(found);
+  inferd::simt::Unshare(pointer);
   std::free(pointer);
   return cudaSuccess;
 }

@@ -7,6 +7,7 @@
 #include "kernels/simt/runtime_streams.h"
 #include "kernels/simt/settings.h"
 
+#include <poll.h>
 #include <sched.h>
 
 #include <chrono>
@@ -30,6 +31,12 @@ Streams& TheStreams() {
   return streams;
 }
 
+// The stream that this thread drives, and since when a kernel of it waits.
+constinit thread_local cudaStream_t t_driven = nullptr;
+constinit thread_local std::int64_t t_stalled_since = 0;
+
+std::int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
 // Runs what can run. False: the head is not done yet.
 bool Drain(cudaStream_t stream) {
   stream = OrDefault(stream);
@@ -38,15 +45,18 @@ bool Drain(cudaStream_t stream) {
     return true;
   }
   stream->draining = true;
+  const cudaStream_t outer = std::exchange(t_driven, stream);
   while (!stream->queue.empty()) {
     const auto work = std::move(stream->queue.front());
     stream->queue.pop_front();
+    t_stalled_since = 0;
     if (!work()) {
       stream->queue.push_front(work);
       break;
     }
   }
   stream->draining = false;
+  t_driven = outer;
   return stream->queue.empty();
 }
 
@@ -56,8 +66,6 @@ void Finish(cudaStream_t stream) {
     ::sched_yield();
   }
 }
-
-std::int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 bool FitsKind(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -84,6 +92,13 @@ cudaStream_t OrDefault(cudaStream_t stream) {
 }
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
+  return EnqueueUntil(stream, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+cudaError_t EnqueueUntil(cudaStream_t stream, std::function<bool()> work) {
   stream = OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
   if (Capture* const capture = stream->capture.get(); capture != nullptr) {
@@ -93,23 +108,47 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
     capture->graph.work.push_back(std::move(work));
     return cudaSuccess;
   }
-  return EnqueueUntil(stream, [work = std::move(work)] {
-    work();
-    return true;
-  });
-}
-
-cudaError_t EnqueueUntil(cudaStream_t stream, std::function<bool()> work) {
-  if (const cudaError_t error = RefuseOn(stream); error != cudaSuccess) {
-    return error;
-  }
-  stream = OrDefault(stream);
-  const std::lock_guard lock(stream->mutex);
   stream->queue.push_back(std::move(work));
   if (!GetSettings().lazy_streams) {
     Drain(stream);
   }
   return cudaSuccess;
+}
+
+void OnStall(cudaStream_t stream, std::function<void(std::chrono::nanoseconds)> handler) {
+  stream = OrDefault(stream);
+  const std::lock_guard lock(stream->mutex);
+  stream->on_stall = std::move(handler);
+}
+
+void HandleStall() {
+  constexpr std::int64_t kYieldForNs = 5'000'000;
+  const std::int64_t now = Now();
+  t_stalled_since = t_stalled_since == 0 ? now : t_stalled_since;
+  if (t_driven != nullptr && t_driven->on_stall) {
+    t_driven->on_stall(std::chrono::nanoseconds(now - t_stalled_since));
+  }
+  if (now - t_stalled_since < kYieldForNs) {
+    ::sched_yield();
+  } else {
+    const timespec little = {.tv_sec = 0, .tv_nsec = 50'000};
+    ::ppoll(nullptr, 0, &little, nullptr);
+  }
+}
+
+void FinishIdleStreams() {
+  const auto done_or_driven = [](cudaStream_t stream) {
+    const std::unique_lock lock(stream->mutex, std::try_to_lock);
+    return !lock.owns_lock() || Drain(stream);
+  };
+  Streams& streams = TheStreams();
+  for (bool done = false; !done; ::sched_yield()) {
+    const std::lock_guard lock(streams.mutex);
+    done = done_or_driven(OrDefault(nullptr));
+    for (cudaStream_t stream : streams.all) {
+      done = done_or_driven(stream) && done;
+    }
+  }
 }
 
 bool CountCaptured(cudaStream_t stream) {
@@ -314,6 +353,9 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (inferd::simt::IsCaptured(stream) && event->captured && event->stream == stream) {
     return DeviceState();
+  }
+  if (const cudaError_t error = RefuseOn(stream); error != cudaSuccess) {
+    return error;
   }
   const std::uint64_t number = event->recorded;
   const cudaError_t error = EnqueueUntil(stream, [=] {

@@ -14,11 +14,11 @@
 #include <vector>
 
 struct CUgraph_st {
-  std::vector<std::function<void()>> work;
-  int launches = 0;  // of kernels
+  std::vector<std::function<bool()>> work;  // as a stream's
+  int launches = 0;                         // of kernels
 };
 struct CUgraphExec_st {
-  std::vector<std::function<void()>> work;
+  std::vector<std::function<bool()>> work;
   int launches = 0;
 };
 
@@ -38,6 +38,7 @@ struct CUstream_st {
   std::recursive_mutex mutex;  // a callback may query its own stream
   std::deque<std::function<bool()>> queue;
   std::shared_ptr<inferd::simt::Capture> capture;  // null: none
+  std::function<void(std::chrono::nanoseconds)> on_stall;
   bool draining = false;
 };
 struct CUevent_st {

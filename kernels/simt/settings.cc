@@ -34,6 +34,7 @@ Settings ReadSettings() {
   }
   settings.copies_early = Read("EMU_CPASYNC") == "early";
   settings.lazy_streams = Read("EMU_STREAMS") == "lazy";
+  settings.ipc = Read("EMU_IPC") != "0";
   const auto cores = static_cast<long>(std::max(1U, std::thread::hardware_concurrency()));
   settings.threads = static_cast<int>(ReadNumber("EMU_THREADS", 1, 64, std::min(cores, 16L)));
 #if defined(__SANITIZE_THREAD__)

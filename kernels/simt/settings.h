@@ -14,6 +14,7 @@ struct Settings {
   std::uint64_t seed = 1;
   bool copies_early = false;
   bool lazy_streams = false;
+  bool ipc = true;
   int threads = 1;
   int devices = 1;
   std::size_t device_bytes = 0;

@@ -100,7 +100,7 @@ def judge(bench, mutant):
         except (subprocess.CalledProcessError, ValueError) as error:
             return False, f"{mutant['name']}: cannot be built: {getattr(error, 'stderr', '') or error}"
         for setting in mutant.get("run", SETTINGS):
-            seen = run(binary, mutant["tests"], setting)
+            seen = run(binary, mutant["tests"], setting, mutant.get("seconds", RUN_SECONDS))
             if seen == "no such test":
                 return False, f"{mutant['name']}: no test is called {mutant['tests']}"
             if seen != "passed":

@@ -130,8 +130,6 @@ TEST(Simt, WhatCannotBeInAGraphMakesTheCaptureInvalid) {
        [&] { return cudaMemcpyAsync(pageable, x.get(), 12, cudaMemcpyDefault, stream); }},
       {"a synchronous copy",
        [&] { return cudaMemcpy(pageable, x.get(), 12, cudaMemcpyDeviceToHost); }},
-      {"what has no end known before",
-       [&] { return simt::EnqueueUntil(stream, [] { return true; }); }},
       {"an event of outside", [&] { return cudaStreamWaitEvent(stream, event); }},
   };
   for (const auto& [name, call] : calls) {
