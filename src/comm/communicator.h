@@ -5,6 +5,7 @@
 #pragma once
 
 #include "inferd/result.h"
+#include "tensor/peer_memory.h"
 
 #include <chrono>
 #include <cstddef>
@@ -37,6 +38,17 @@ class DeviceCollectives {
                              std::span<const std::size_t> recv_bytes) = 0;
   virtual Result<> Send(const void* data, std::size_t bytes, int to) = 0;
   virtual Result<> Recv(void* data, std::size_t bytes, int from) = 0;
+
+  /// Messages short enough to go through the memory that the devices reach in each other: the calls
+  /// of tensor::PeerMemory. False at all ranks: nothing has been done, and it is for the calls
+  /// above.
+  virtual Result<bool> ShortSum(float* data, std::int64_t count) = 0;
+  virtual Result<bool> ShortGather(const tensor::ColumnsTask& task) = 0;
+  virtual Result<bool> ShortSumThenNorm(const float* part,
+                                        std::int64_t rows,
+                                        const tensor::ThenNorm& norm) = 0;
+  virtual Result<bool> ShortGatherThenNorm(const tensor::ColumnsTask& task,
+                                           const tensor::ThenNorm& norm) = 0;
 
   /// Whether the group is whole, for the device's tensor::WaitGuard: errors of the library, peers
   /// that are gone, Abort, and a wait longer than the call deadline. After an error nothing of this
@@ -98,6 +110,8 @@ struct GroupOptions {
   std::chrono::milliseconds call_deadline{30'000};
   /// Largest message of one collective in bytes; larger ones are split inside.
   std::size_t chunk_bytes = 1U << 20;
+  /// On device memory: ranks of one host share some of it for short messages, where they can.
+  bool peer_memory = false;
 };
 
 /// All ranks on one host: a shared-memory segment named after the id, mode 0600, unlinked once all

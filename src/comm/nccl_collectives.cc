@@ -49,9 +49,25 @@ NcclCollectives::NcclCollectives(const GroupOptions& options,
     : options_(options), api_(api), places_(std::move(places)), host_(host), queue_(queue) {}
 
 // Not ncclCommDestroy: that waits for the peers, which may be gone.
-NcclCollectives::~NcclCollectives() {
+NcclCollectives::~NcclCollectives() { End(); }
+
+// A communicator ends when the last recording does that holds calls of it.
+void NcclCollectives::End() {
+  if (peers_ != nullptr) {
+    peers_->Abort();
+  }
+  if (std::exchange(recorded_, false)) {
+    queue_.DropRecordings();
+  }
   if (comm_ != nullptr) {
-    (void)api_.comm_abort(comm_);
+    (void)api_.comm_abort(std::exchange(comm_, nullptr));
+  }
+}
+
+void NcclCollectives::RequestAbort() {
+  abort_requested_ = true;
+  if (peers_ != nullptr) {
+    peers_->Abort();
   }
 }
 
@@ -76,7 +92,7 @@ Result<> NcclCollectives::Start(const Deadline& deadline) {
   if (auto together = host_.Barrier(); !together.ok()) {
     return Fail(together.error().WithContext(kName));
   }
-  return {};
+  return options_.peer_memory ? SharePeerMemory() : Result<>();
 }
 
 std::string NcclCollectives::Peers() const {
@@ -95,16 +111,14 @@ std::string NcclCollectives::Stuck() {
     outstanding_.pop_front();
   }
   return outstanding_.empty()
-             ? fmt::format("after collective {}", calls_)
+             ? fmt::format("{}after collective {}", recorded_ ? "in a CUDA graph, or " : "", calls_)
              : fmt::format("{} {}", outstanding_.front().name, outstanding_.front().number);
 }
 
 Error NcclCollectives::Fail(Error error) {
   broken_ = error.WithContext(
       fmt::format("group {}, rank {} on {}", options_.id, options_.rank, Place()));
-  if (comm_ != nullptr) {
-    (void)api_.comm_abort(std::exchange(comm_, nullptr));
-  }
+  End();
   host_.Abort();
   return *broken_;
 }
@@ -194,12 +208,23 @@ Result<> NcclCollectives::Run(std::string_view name, Call call) {
     result = call();
     result = Worse(result, api_.group_end());
   }
+  if (broken_) {  // while an emulated device ran what is before it
+    return broken_->WithContext(name);
+  }
   INFERD_TRY(Settle(result, fmt::format("{} {}", name, calls_), Deadline(options_.call_deadline)));
+  Remember(name);
+  return {};
+}
+
+void NcclCollectives::Remember(std::string_view name) {
+  if (queue_.Recording()) {
+    recorded_ = true;
+    return;
+  }
   if (outstanding_.size() == kMaxOutstanding) {
     outstanding_.pop_front();
   }
   outstanding_.push_back({queue_.Mark(), name, calls_});
-  return {};
 }
 
 Result<> NcclCollectives::AllReduceSum(float* data, std::size_t count) {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,7 +34,8 @@ class NcclCollectives final : public DeviceCollectives {
   NcclCollectives(const NcclCollectives&) = delete;
   NcclCollectives& operator=(const NcclCollectives&) = delete;
 
-  /// Passes rank 0's unique id around and makes the communicator, under the join deadline.
+  /// Passes rank 0's unique id around and makes the communicator, under the join deadline; then
+  /// shares memory where that is asked for.
   Result<> Start(const Deadline& deadline);
 
   Result<> AllReduceSum(float* data, std::size_t count) override;
@@ -44,10 +46,18 @@ class NcclCollectives final : public DeviceCollectives {
                      std::span<const std::size_t> recv_bytes) override;
   Result<> Send(const void* data, std::size_t bytes, int to) override;
   Result<> Recv(void* data, std::size_t bytes, int from) override;
+  Result<bool> ShortSum(float* data, std::int64_t count) override;
+  Result<bool> ShortGather(const tensor::ColumnsTask& task) override;
+  Result<bool> ShortSumThenNorm(const float* part,
+                                std::int64_t rows,
+                                const tensor::ThenNorm& norm) override;
+  Result<bool> ShortGatherThenNorm(const tensor::ColumnsTask& task,
+                                   const tensor::ThenNorm& norm) override;
   Result<> Check(std::chrono::nanoseconds waited) override;
 
-  /// Thread-safe: the device's thread aborts the communicator when it next comes by.
-  void RequestAbort() { abort_requested_ = true; }
+  /// Thread-safe: the device's thread aborts the communicator when it next comes by. Short messages
+  /// are ended at once.
+  void RequestAbort();
 
  private:
   // A collective in the queue, and the mark behind it.
@@ -65,6 +75,14 @@ class NcclCollectives final : public DeviceCollectives {
   /// Runs `call` as one NCCL group and marks the queue behind it.
   template <class Call>
   Result<> Run(std::string_view name, Call call);
+  template <class Call>
+  Result<bool> RunShort(std::string_view name, Call call);
+  /// Ends what the queue may still wait for.
+  void End();
+  /// The last call is in the queue, or in its recording.
+  void Remember(std::string_view name);
+  /// The ranks show each other their memory, and all use it or none.
+  Result<> SharePeerMemory();
   /// Polls until NCCL has an answer to what it called in progress.
   Result<> Settle(NcclResult result, std::string_view name, const Deadline& deadline);
   /// Asked for an abort, or a peer is gone.
@@ -79,6 +97,8 @@ class NcclCollectives final : public DeviceCollectives {
   Communicator& host_;
   tensor::DeviceQueue& queue_;
   NcclComm comm_ = nullptr;
+  std::unique_ptr<tensor::PeerMemory> peers_;  // null: all messages go by NCCL
+  bool recorded_ = false;                      // some collective is in a recording of the queue
   std::atomic<bool> abort_requested_ = false;
   std::optional<Error> broken_;
   std::deque<Outstanding> outstanding_;

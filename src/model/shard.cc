@@ -80,7 +80,7 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
                       .kv_head_of = shard->kv_head_of_,
                       .head_dim = model.head_dim,
                       .row_lists = plan.ep > 1 ? 2 * plan.ep + 1 : 1,
-                      .graph_sizes = shard->GraphSizes(),
+                      .graph_sizes = options.cuda_graph_sizes,
                       .batch_invariant = options.batch_invariant}));
   for (const LayerWeights& layer : shard->weights_.layers) {
     if (!layer.expert_gate.empty() && layer.expert_gate.front() != nullptr) {
@@ -149,11 +149,6 @@ Result<> Shard::AllocateArena() {
     }
   }
   return {};
-}
-
-std::span<const std::int32_t> Shard::GraphSizes() const {
-  return plan_.tp == 1 && plan_.ep == 1 ? std::span<const std::int32_t>(options_.cuda_graph_sizes)
-                                        : std::span<const std::int32_t>();
 }
 
 Result<> Shard::AllocateStaging() {
@@ -242,25 +237,36 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
                            static_cast<float>(plan_.ffn.size()),
                            static_cast<float>(hidden_rows_.size()),
                            static_cast<float>(plan_.experts.begin),
-                           static_cast<float>(plan_.experts.end)};
+                           static_cast<float>(plan_.experts.end),
+                           device_.RecordsGraphs() ? 1.0F : 0.0F};
   constexpr std::size_t kFields = mine.size();
-  std::vector<float> all(mine.begin(), mine.end());
+  std::vector<float> all_ranks(mine.begin(), mine.end());
   if (tp_ != nullptr) {
-    all.resize(kFields * static_cast<std::size_t>(plan_.tp));
+    all_ranks.resize(kFields * static_cast<std::size_t>(plan_.tp));
     const std::vector<std::size_t> counts(static_cast<std::size_t>(plan_.tp), kFields);
-    INFERD_TRY(tp_->AllGather(mine, all, counts));
+    INFERD_TRY(tp_->AllGather(mine, all_ranks, counts));
     gather_->Join(tp_);
   }
   PlaceLogits();
+  if (tp_ != nullptr || exchange_) {
+    // All ranks record a step or none does. Where the host takes part in a layer there is no way
+    // to.
+    bool all = !exchange_ && tp_->device() != nullptr;
+    for (std::size_t i = 6; i < all_ranks.size(); i += kFields) {
+      all = all && all_ranks[i] != 0;
+    }
+    device_.ResetGraphs(all);
+  }
   columns_ = {};
   spec::Range group_experts = plan_.experts;
-  for (std::size_t i = 0; i < all.size(); i += kFields) {
-    columns_.vocab.push_back(static_cast<std::int64_t>(all[i]));
-    columns_.q.push_back(static_cast<std::int64_t>(all[i + 1]));
-    columns_.ffn.push_back(static_cast<std::int64_t>(all[i + 2]));
-    columns_.hidden.push_back(static_cast<std::int64_t>(all[i + 3]));
-    group_experts.begin = std::min(group_experts.begin, static_cast<std::int64_t>(all[i + 4]));
-    group_experts.end = std::max(group_experts.end, static_cast<std::int64_t>(all[i + 5]));
+  for (std::size_t i = 0; i < all_ranks.size(); i += kFields) {
+    columns_.vocab.push_back(static_cast<std::int64_t>(all_ranks[i]));
+    columns_.q.push_back(static_cast<std::int64_t>(all_ranks[i + 1]));
+    columns_.ffn.push_back(static_cast<std::int64_t>(all_ranks[i + 2]));
+    columns_.hidden.push_back(static_cast<std::int64_t>(all_ranks[i + 3]));
+    group_experts.begin =
+        std::min(group_experts.begin, static_cast<std::int64_t>(all_ranks[i + 4]));
+    group_experts.end = std::max(group_experts.end, static_cast<std::int64_t>(all_ranks[i + 5]));
   }
   const auto sums_to = [](const std::vector<std::int64_t>& columns, std::int64_t total) {
     return std::accumulate(columns.begin(), columns.end(), std::int64_t{0}) == total;

@@ -106,6 +106,8 @@ class Shard {
     ops::Activations* ffn_mid = nullptr;
     ops::Activations* shared_mid = nullptr;
   };
+  // What is yet to be added to x_: y_, the sum of y_ over tp, or the columns of all part_.
+  enum class Owed : std::uint8_t { kNothing, kOutput, kSum, kColumns };
   // Columns per tp rank of what is gathered.
   struct GatherColumns {
     std::vector<std::int64_t> vocab, q, ffn, hidden;
@@ -125,8 +127,6 @@ class Shard {
   Result<> AllocateStaging();
   /// Where logits are gathered and used, which depends on how the group exchanges.
   void PlaceLogits();
-  /// None where ranks exchange within the layers: each step needs calls of its own there.
-  std::span<const std::int32_t> GraphSizes() const;
   void AssignActivations();
   /// `carried`: kActCarried for rows that travel between ranks, or 0.
   ops::Activations* ActivationsFor(std::int64_t k,
@@ -135,11 +135,12 @@ class Shard {
 
   /// Embedding and all layers over `rows` rows: the batch's, or more that have no token.
   Result<> Layers(const StepBatch& batch, std::int64_t rows);
-  Result<> Embed(const StepBatch& batch);
+  Result<> Embed(const StepBatch& batch, std::int64_t rows);
   Result<> Attention(std::int64_t layer, const StepBatch& batch, std::int64_t rows);
   Result<> Ffn(std::int64_t layer, std::int64_t rows);
   Result<> DenseFfn(std::int64_t layer, std::int64_t rows);
-  /// y_ = weight * the parts of all tp ranks (+ bias).
+  /// y_, or with tp this rank's columns of it in part_, = weight * the parts of all tp ranks (+
+  /// bias).
   Result<> Project(const ops::PackedMatrix* weight,
                    const Vector& bias,
                    const ops::Activations* part,
@@ -147,7 +148,7 @@ class Shard {
                    std::int64_t rows,
                    ops::Activations* whole);
   Result<> MoeFfn(std::int64_t layer, std::int64_t rows);
-  void MoeInput(std::int64_t layer, std::int64_t rows);
+  Result<> MoeInput(std::int64_t layer, std::int64_t rows);
   /// The MoE task of a layer but for its rows.
   ops::MoeTask MoeTaskOf(const LayerWeights& weights) const;
   void LocalExperts(const ops::MoeTask& task);
@@ -158,13 +159,17 @@ class Shard {
   }
   void CountExperts(const std::int32_t* expert, std::int64_t count);
   void AddSharedExpert(std::int64_t layer, std::int64_t rows);
-  /// Sandwich norm of y_, which then waits to be added to x_: by the norm that begins the next
-  /// block, or by AddOwed.
-  void FinishBlock(std::int64_t rows, const Vector& post_norm);
-  void AddOwed(std::int64_t rows);
-  /// act = RMS norm of x_, y_ added to it where that is owed.
-  void BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act);
-  void BeginBlock(std::int64_t rows, const Vector& norm, float* normed);
+  /// What is to be added to x_ waits, to be exchanged and added by the norm that begins the next
+  /// block, or by AddOwed; a sandwich norm does not wait.
+  Result<> FinishBlock(std::int64_t rows, Owed owed, const Vector& post_norm);
+  Result<> AddOwed(std::int64_t rows);
+  /// y_ = what is owed.
+  Result<> ExchangeOwed(std::int64_t rows);
+  /// What is owed exchanged, added, and normed into `normed`, in one launch; false: not done.
+  Result<bool> NormOwed(std::int64_t rows, const Vector& norm, float* normed);
+  /// act = RMS norm of x_, with what is owed added to it.
+  Result<> BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act);
+  Result<> BeginBlock(std::int64_t rows, const Vector& norm, float* normed);
   Result<> AllReduce(float* data, std::int64_t rows);
   /// `count` floats of the device as the host sees them: in place, or copied to staging_.
   Result<float*> ToHost(float* data, std::int64_t count);
@@ -191,17 +196,17 @@ class Shard {
   std::vector<LayerActivations> layer_act_;
   std::unique_ptr<ops::Activations> head_act_;
   ops::Memory arena_;
-  ops::Memory staging_;        // host; only where the device has its own memory
-  ops::Memory host_logits_;    // host, [logit rows, vocab]; on the sampler, unless logits_ is that
-  float* x_ = nullptr;         // [tokens, hidden], residual stream
-  float* y_ = nullptr;         // [tokens, hidden], output of a block
-  bool owes_y_ = false;        // y_ is yet to be added to x_
-  float* part_ = nullptr;      // [tokens, local hidden rows]; only with tp
-  float* normed_ = nullptr;    // [tokens, hidden], MoE input
-  float* qkv_ = nullptr;       // [tokens, (q + 2 kv) * head_dim]
-  float* attn_ = nullptr;      // [tokens, q * head_dim]
-  float* gate_up_ = nullptr;   // [tokens, 2 * widest local ffn]
-  float* shared_y_ = nullptr;  // [tokens, hidden]
+  ops::Memory staging_;      // host; only where the device has its own memory
+  ops::Memory host_logits_;  // host, [logit rows, vocab]; on the sampler, unless logits_ is that
+  float* x_ = nullptr;       // [tokens, hidden], residual stream
+  float* y_ = nullptr;       // [tokens, hidden], output of a block
+  Owed owed_ = Owed::kNothing;
+  float* part_ = nullptr;           // [tokens, local hidden rows]; only with tp
+  float* normed_ = nullptr;         // [tokens, hidden], MoE input
+  float* qkv_ = nullptr;            // [tokens, (q + 2 kv) * head_dim]
+  float* attn_ = nullptr;           // [tokens, q * head_dim]
+  float* gate_up_ = nullptr;        // [tokens, 2 * widest local ffn]
+  float* shared_y_ = nullptr;       // [tokens, hidden]
   float* shared_weight_ = nullptr;  // [tokens]
   float* router_ = nullptr;         // [tokens, experts]
   float* head_in_ = nullptr;        // [logit rows, hidden]

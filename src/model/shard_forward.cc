@@ -2,6 +2,7 @@
 // One pass of a batch through the layers of a shard. x is the residual stream [rows, hidden]; every
 // block computes x += norm?(sum over tp of W_out f(W_in norm(x))).
 #include "base/check.h"
+#include "base/error.h"
 #include "model/shard.h"
 
 #include <algorithm>
@@ -36,14 +37,24 @@ Result<> Shard::Forward(const StepBatch& batch) {
   if (device_.Replay()) {
     return {};
   }
-  INFERD_TRY(Layers(batch, rows));
-  return device_.EndGraph() ? Result<>() : Layers(batch, rows);
+  const Result<> done = Layers(batch, rows);
+  const bool kept = device_.EndGraph(done.ok());
+  if (kept || !done.ok()) {
+    return done;
+  }
+  if (tp_ != nullptr) {
+    return Internal(
+        "rank {} cannot record a step as its peers do; the next generation goes without "
+        "CUDA graphs",
+        plan_.rank);
+  }
+  return Layers(batch, rows);
 }
 
 Result<> Shard::Layers(const StepBatch& batch, std::int64_t rows) {
-  owes_y_ = false;  // of a step that failed
+  owed_ = Owed::kNothing;  // of a step that failed
   if (plan_.has_embedding && rows > 0) {
-    INFERD_TRY(Embed(batch));
+    INFERD_TRY(Embed(batch, rows));
   }
   for (std::int64_t layer = 0; layer < plan_.layers.size(); ++layer) {
     if (rows > 0) {
@@ -51,8 +62,7 @@ Result<> Shard::Layers(const StepBatch& batch, std::int64_t rows) {
     }
     INFERD_TRY(Ffn(layer, rows));
   }
-  AddOwed(rows);
-  return {};
+  return AddOwed(rows);
 }
 
 Result<> Shard::AllReduce(float* data, std::int64_t rows) {
@@ -69,7 +79,7 @@ Result<> Shard::AllReduce(float* data, std::int64_t rows) {
   return {};
 }
 
-Result<> Shard::Embed(const StepBatch& batch) {
+Result<> Shard::Embed(const StepBatch& batch, std::int64_t rows) {
   const EmbeddingRows& table = weights_.embedding;
   device_.Embed(table.table.type,
                 table.table.rows,
@@ -79,7 +89,7 @@ Result<> Shard::Embed(const StepBatch& batch) {
                 model_.hidden_size,
                 static_cast<float>(model_.embedding_scale),
                 x_);
-  return AllReduce(x_, batch.rows());
+  return AllReduce(x_, rows);
 }
 
 Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64_t rows) {
@@ -96,7 +106,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64
   float* k = qkv_ + q_size;
   float* v = k + kv_size;
 
-  BeginBlock(rows, w.attn_norm, act.attn_in);
+  INFERD_TRY(BeginBlock(rows, w.attn_norm, act.attn_in));
   const std::array tasks = {ops::MatMulTask{w.q.get(), w.q_bias.data(), qkv_, ld},
                             ops::MatMulTask{w.k.get(), w.k_bias.data(), k, ld},
                             ops::MatMulTask{w.v.get(), w.v_bias.data(), v, ld}};
@@ -135,8 +145,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64
 
   device_.Quantize(attn_, q_size, rows, act.attn_part);
   INFERD_TRY(Project(w.o.get(), w.o_bias, act.attn_part, columns_.q, rows, act.attn_out));
-  FinishBlock(rows, w.post_attn_norm);
-  return {};
+  return FinishBlock(rows, gather_ ? Owed::kColumns : Owed::kOutput, w.post_attn_norm);
 }
 
 Result<> Shard::Project(const ops::PackedMatrix* weight,
@@ -150,53 +159,96 @@ Result<> Shard::Project(const ops::PackedMatrix* weight,
   }
   const ops::MatMulTask task{weight, bias.data(), gather_ ? part_ : y_, hidden_rows_.size()};
   device_.MatMul(*whole, rows, {&task, 1});
-  return gather_ ? gather_->Gather(part_, columns_.hidden, rows, y_) : Result<>();
+  return {};
 }
 
-void Shard::FinishBlock(std::int64_t rows, const Vector& post_norm) {
+Result<> Shard::FinishBlock(std::int64_t rows, Owed owed, const Vector& post_norm) {
+  owed_ = owed;
   if (!post_norm.empty()) {
+    INFERD_TRY(ExchangeOwed(rows));
     device_.RmsNormFloat(
         y_, post_norm.data(), static_cast<float>(model_.norm_eps), rows, model_.hidden_size, y_);
   }
-  owes_y_ = true;
+  return {};
 }
 
-void Shard::AddOwed(std::int64_t rows) {
-  if (std::exchange(owes_y_, false)) {
+Result<> Shard::ExchangeOwed(std::int64_t rows) {
+  const Owed owed = std::exchange(owed_, Owed::kOutput);
+  if (owed == Owed::kColumns) {
+    return gather_->Gather(part_, columns_.hidden, rows, y_);
+  }
+  return owed == Owed::kSum ? AllReduce(y_, rows) : Result<>();
+}
+
+Result<> Shard::AddOwed(std::int64_t rows) {
+  if (owed_ != Owed::kNothing) {
+    INFERD_TRY(ExchangeOwed(rows));
     device_.Add(x_, y_, rows, model_.hidden_size);
+    owed_ = Owed::kNothing;
   }
+  return {};
 }
 
-void Shard::BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act) {
+Result<bool> Shard::NormOwed(std::int64_t rows, const Vector& norm, float* normed) {
+  if (!gather_ || normed == nullptr || (owed_ != Owed::kSum && owed_ != Owed::kColumns)) {
+    return false;
+  }
+  const tensor::ThenNorm then = {.x = x_,
+                                 .weight = norm.data(),
+                                 .eps = static_cast<float>(model_.norm_eps),
+                                 .k = model_.hidden_size,
+                                 .y = normed};
+  INFERD_ASSIGN(const bool done,
+                owed_ == Owed::kSum ? gather_->SumThenNorm(y_, rows, then)
+                                    : gather_->GatherThenNorm(part_, columns_.hidden, rows, then));
+  owed_ = done ? Owed::kNothing : owed_;
+  return done;
+}
+
+Result<> Shard::BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act) {
+  INFERD_ASSIGN(const bool done, NormOwed(rows, norm, act->Floats()));
+  if (done) {
+    return {};
+  }
   const auto eps = static_cast<float>(model_.norm_eps);
-  if (std::exchange(owes_y_, false)) {
-    device_.AddRmsNorm({x_, y_, norm.data(), eps, rows, model_.hidden_size}, act);
-  } else {
+  if (owed_ == Owed::kNothing) {
     device_.RmsNorm(x_, norm.data(), eps, rows, model_.hidden_size, act);
+    return {};
   }
+  INFERD_TRY(ExchangeOwed(rows));
+  device_.AddRmsNorm({x_, y_, norm.data(), eps, rows, model_.hidden_size}, act);
+  owed_ = Owed::kNothing;
+  return {};
 }
 
-void Shard::BeginBlock(std::int64_t rows, const Vector& norm, float* normed) {
-  const auto eps = static_cast<float>(model_.norm_eps);
-  if (std::exchange(owes_y_, false)) {
-    device_.AddRmsNormFloat({x_, y_, norm.data(), eps, rows, model_.hidden_size}, normed);
-  } else {
-    device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
+Result<> Shard::BeginBlock(std::int64_t rows, const Vector& norm, float* normed) {
+  INFERD_ASSIGN(const bool done, NormOwed(rows, norm, normed));
+  if (done) {
+    return {};
   }
+  const auto eps = static_cast<float>(model_.norm_eps);
+  if (owed_ == Owed::kNothing) {
+    device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
+    return {};
+  }
+  INFERD_TRY(ExchangeOwed(rows));
+  device_.AddRmsNormFloat({x_, y_, norm.data(), eps, rows, model_.hidden_size}, normed);
+  owed_ = Owed::kNothing;
+  return {};
 }
 
 Result<> Shard::Ffn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (IsMoe(layer)) {
     INFERD_TRY(MoeFfn(layer, rows));
-    INFERD_TRY(AllReduce(y_, rows));
   } else if (rows > 0) {
     INFERD_TRY(DenseFfn(layer, rows));
   }
-  if (rows > 0) {
-    FinishBlock(rows, w.post_ffn_norm);
+  if (rows == 0) {
+    return {};
   }
-  return {};
+  const Owed owed = IsMoe(layer) ? Owed::kSum : gather_ ? Owed::kColumns : Owed::kOutput;
+  return FinishBlock(rows, owed, w.post_ffn_norm);
 }
 
 Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
@@ -204,7 +256,7 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t ffn = plan_.ffn.size();
-  BeginBlock(rows, w.ffn_norm, act.ffn_in);
+  INFERD_TRY(BeginBlock(rows, w.ffn_norm, act.ffn_in));
   const std::array tasks = {ops::MatMulTask{w.gate.get(), w.gate_bias.data(), gate_up_, 2 * ffn},
                             ops::MatMulTask{w.up.get(), w.up_bias.data(), gate_up_ + ffn, 2 * ffn}};
   device_.MatMul(*act.ffn_in, rows, tasks);
@@ -214,12 +266,12 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
 }
 
 // Norm, router, and the first products of the shared expert: all read the same rows.
-void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
+Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t shared = plan_.shared_ffn.size();
-  BeginBlock(rows, w.ffn_norm, normed_);
+  INFERD_TRY(BeginBlock(rows, w.ffn_norm, normed_));
   device_.Quantize(normed_, model_.hidden_size, rows, act.ffn_in);
   std::array<ops::MatMulTask, 4> tasks;
   std::size_t count = 0;
@@ -244,12 +296,13 @@ void Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   route.expert = reinterpret_cast<std::int32_t*>(expert_.data());
   route.weight = expert_weight_.floats();
   device_.Route(route);
+  return {};
 }
 
 Result<> Shard::MoeFfn(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (rows > 0) {
-    MoeInput(layer, rows);
+    INFERD_TRY(MoeInput(layer, rows));
   }
   ops::MoeTask task = MoeTaskOf(w);
   task.x = normed_;

@@ -26,6 +26,13 @@ Result<> TpGather::Gather(const ops::Activations& mine,
                           std::int64_t rows,
                           ops::Activations* full) {
   if (tp_->device() != nullptr) {
+    if (mine.Floats() != nullptr && full->Floats() != nullptr) {
+      INFERD_ASSIGN(const bool done,
+                    tp_->device()->ShortGather({mine.Floats(), columns, rows, full->Floats()}));
+      if (done) {
+        return {};
+      }
+    }
     return GatherOnDevice(mine, columns, rows, full);
   }
   counts_.clear();
@@ -53,6 +60,12 @@ Result<> TpGather::Gather(const float* mine,
                           std::span<const std::int64_t> columns,
                           std::int64_t rows,
                           float* full) {
+  if (tp_->device() != nullptr) {
+    INFERD_ASSIGN(const bool done, tp_->device()->ShortGather({mine, columns, rows, full}));
+    if (done) {
+      return {};
+    }
+  }
   counts_.clear();
   for (const std::int64_t width : columns) {
     counts_.push_back(static_cast<std::size_t>(rows * width));
@@ -128,6 +141,10 @@ Result<> TpGather::GatherOnDevice(const ops::Activations& mine,
 // size of the message, and with it a row's bits on its neighbours: every rank sums a slice itself.
 Result<> TpGather::SumOnDevice(float* data, std::int64_t count) {
   comm::DeviceCollectives& device = *tp_->device();
+  INFERD_ASSIGN(const bool done, device.ShortSum(data, count));
+  if (done) {
+    return {};
+  }
   const auto size = static_cast<std::int64_t>(tp_->size());
   if (size == 2) {
     return device.AllReduceSum(data, static_cast<std::size_t>(count));
@@ -153,6 +170,25 @@ Result<> TpGather::SumOnDevice(float* data, std::int64_t count) {
     device_->Add(slice, device_recv_.floats() + r * own, 1, own);
   }
   return device.AllGather(slice, data, counts_);
+}
+
+Result<bool> TpGather::GatherThenNorm(const float* mine,
+                                      std::span<const std::int64_t> columns,
+                                      std::int64_t rows,
+                                      const tensor::ThenNorm& norm) {
+  if (tp_->device() == nullptr) {
+    return false;
+  }
+  return tp_->device()->ShortGatherThenNorm({mine, columns, rows, nullptr}, norm);
+}
+
+Result<bool> TpGather::SumThenNorm(const float* part,
+                                   std::int64_t rows,
+                                   const tensor::ThenNorm& norm) {
+  if (tp_->device() == nullptr) {
+    return false;
+  }
+  return tp_->device()->ShortSumThenNorm(part, rows, norm);
 }
 
 }  // namespace inferd::model

@@ -36,6 +36,13 @@ class TpGather {
   /// data [count] = sum over the ranks in rank order, in place; only where tp has device
   /// collectives. `data` is no longer than what is gathered.
   Result<> SumOnDevice(float* data, std::int64_t count);
+  /// The second Gather, or SumOnDevice of part [rows, norm.k], with the residual and the next norm
+  /// behind it in one launch. False: that is not to be had, and nothing has been done.
+  Result<bool> GatherThenNorm(const float* mine,
+                              std::span<const std::int64_t> columns,
+                              std::int64_t rows,
+                              const tensor::ThenNorm& norm);
+  Result<bool> SumThenNorm(const float* part, std::int64_t rows, const tensor::ThenNorm& norm);
 
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(send_.bytes() + recv_.bytes() + device_recv_.bytes());

@@ -69,6 +69,9 @@ class Activations {
                       std::int64_t first,
                       std::int64_t columns,
                       const std::byte* in) = 0;
+  /// The values themselves, [max_rows, k], where they are kept as floats and nothing else; else
+  /// null.
+  virtual float* Floats() const { return nullptr; }
 };
 
 class Device {
@@ -120,7 +123,13 @@ class Device {
   /// them, so they are left out, and EndGraph too. False: give them.
   virtual bool Replay() { return false; }
   /// False: they could not be recorded and have not been done. Give them once more.
-  virtual bool EndGraph() { return true; }
+  /// `done` false: an operation among them could not be given, and whatever is recorded is dropped.
+  virtual bool EndGraph([[maybe_unused]] bool done) { return true; }
+  /// False: a recording has failed, or none was asked for. Steps of ranks that exchange in them are
+  /// recorded by all of these or by none.
+  virtual bool RecordsGraphs() const { return false; }
+  /// Forgets what was recorded. On: steps are recorded from now on, where RecordsGraphs.
+  virtual void ResetGraphs([[maybe_unused]] bool on) {}
   virtual GraphCounts graph_counts() const { return {}; }
 
   /// True: Pack takes scales, for F8_E4M3 and I8.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "inferd/result.h"
+#include "tensor/peer_memory.h"
 
 #include <chrono>
 #include <cstdint>
@@ -45,8 +46,16 @@ class DeviceQueue {
   /// The newest mark that the device has passed; 0: none.
   virtual std::uint64_t Passed() = 0;
 
-  /// Who is asked during every wait of the device; null: nobody. It must outlive its use.
+  /// Who is asked during every wait of the device, and at its end; null: nobody. It must outlive
+  /// its use.
   virtual void SetGuard(WaitGuard* guard) = 0;
+
+  /// What is given becomes part of a recording instead of being done. No marks then.
+  virtual bool Recording() const { return false; }
+  /// Recordings hold calls of a group that ends: none is replayed from now on.
+  virtual void DropRecordings() {}
+  /// Null: this device has no memory that peers reach.
+  virtual PeerAccess* peers() { return nullptr; }
 };
 
 }  // namespace inferd::tensor

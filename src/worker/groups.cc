@@ -52,6 +52,7 @@ Result<std::unique_ptr<comm::Communicator>> JoinOne(const spec::GroupConfig& gro
   options.size = static_cast<int>(group.ranks.size());
   options.join_deadline = kJoinDeadline;
   options.call_deadline = std::chrono::milliseconds(join.step_deadline_ms);
+  options.peer_memory = &group == &join.tp;  // the one with exchanges within every layer
   INFERD_ASSIGN(std::unique_ptr<comm::Communicator> host, JoinHost(group, options, joiner));
   if (!carries_rows || joiner.queue == nullptr || joiner.backend == spec::CommBackend::kHost) {
     return host;

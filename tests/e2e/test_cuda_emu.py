@@ -83,9 +83,10 @@ def test_gives_the_tokens_of_the_cpu(inferd, of_the_cpu, tmp_path, family, flags
     compare(of_the_cpu(family), answers(inferd, family, tmp_path / "emulated", "--device", "cuda-emu", *flags))
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3-moe", "gemma3"])
-def test_graphs_change_no_token(inferd, tmp_path, family):
-    device = ["--device", "cuda-emu"]
+@pytest.mark.parametrize("family, flags", [
+    ("llama", []), ("mixtral", []), ("qwen3-moe", []), ("gemma3", []), ("llama", ["--tp", "2"]), ("mixtral", ["--tp", "2"])])
+def test_graphs_change_no_token(inferd, tmp_path, family, flags):
+    device = ["--device", "cuda-emu", *flags]
     eager = answers(inferd, family, tmp_path / "eager", *device, "--enforce-eager")
     replayed = answers(inferd, family, tmp_path / "graphs", *device, "--cuda-graph-sizes", "1,2,4")
     assert replayed == eager
@@ -93,8 +94,20 @@ def test_graphs_change_no_token(inferd, tmp_path, family):
     assert "recorded a CUDA graph" not in (tmp_path / "eager" / "log").read_text()
 
 
-# Ranks that exchange within a layer go without graphs.
-@pytest.mark.parametrize("family, flags, graphs", [("llama", ["--pp", "2"], True), ("mixtral", ["--ep", "2"], False)])
+def test_devices_that_do_not_reach_each_other_use_nccl(inferd, tmp_path, monkeypatch):
+    flags = ["--device", "cuda-emu", "--tp", "2", "--cuda-graph-sizes", "1,2,4"]
+    through_memory = answers(inferd, "llama", tmp_path / "memory", *flags)
+    monkeypatch.setenv("EMU_IPC", "0")
+    by_nccl = answers(inferd, "llama", tmp_path / "nccl", *flags)
+    assert by_nccl == through_memory
+    said = "uses NCCL for short messages too: rank 0 on "
+    assert (tmp_path / "nccl" / "log").read_text().count(said) == 1
+    assert said not in (tmp_path / "memory" / "log").read_text()
+
+
+# Ranks that exchange through the host within a layer go without graphs.
+@pytest.mark.parametrize("family, flags, graphs", [
+    ("llama", ["--pp", "2"], True), ("llama", ["--tp", "2"], True), ("mixtral", ["--ep", "2"], False)])
 def test_a_killed_worker_costs_no_token(inferd, tmp_path, family, flags, graphs):
     server = Server(inferd, DATA / family, tmp_path, "--device", "cuda-emu", "--cuda-graph-sizes", "1,2", *flags)
     try:

@@ -97,7 +97,7 @@ class SmallModel {
     if (!device_->Replay()) {
       Launch(step, padded);
       also();
-      if (!device_->EndGraph()) {
+      if (!device_->EndGraph(true)) {
         Launch(step, padded);
       }
     }

@@ -38,6 +38,7 @@ class CudaActivations final : public Activations {
   std::int64_t max_rows() const override { return max_rows_; }
   std::int64_t k() const override { return k_; }
   float* data() const { return data_.floats(); }
+  float* Floats() const override { return HasBytes() ? nullptr : data(); }
   /// The bytes' place; with `floats` also where the same values go as floats, if they are kept.
   bool HasBytes() const { return bytes_.bytes() > 0; }
   kernels::cuda::QuantisedRows Bytes(bool floats) const;

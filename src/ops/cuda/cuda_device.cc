@@ -16,7 +16,10 @@ CudaDevice::CudaDevice(int index,
                        std::string name,
                        std::string id,
                        std::unique_ptr<ThreadTeam> team)
-    : index_(index), name_(std::move(name)), team_(std::move(team)), queue_(index, std::move(id)) {}
+    : index_(index),
+      name_(std::move(name)),
+      team_(std::move(team)),
+      queue_(index, std::move(id), &graphs_) {}
 
 CudaDevice::~CudaDevice() {
   if (stream_ != nullptr && cudaSetDevice(index_) == cudaSuccess) {

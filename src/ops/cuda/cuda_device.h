@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GPU: every operation is one or a few launches on the rank's own stream. Compiled twice, against
 // NVIDIA's runtime (namespace cuda) and against the emulated one of kernels/simt (namespace
-// cuda_emu); nothing here knows which. Activations are float rows. Weights stay as stored when they
-// are F32, F16 or BF16; other types are dequantised while loading.
+// cuda_emu); nothing here knows which. Activations are float rows.
 //
 // Owned and called by one thread, as the CPU device. An operation that fails leaves its error for
 // Wait; the device does nothing more after one.
@@ -61,7 +60,9 @@ class CudaDevice final : public Device {
   Result<> Reserve(const StepLimits& limits) override;
   std::int64_t BeginStep(const StepRows& step) override;
   bool Replay() override;
-  bool EndGraph() override;
+  bool EndGraph(bool done) override;
+  bool RecordsGraphs() const override { return graphs_.records(); }
+  void ResetGraphs(bool on) override { graphs_.Reset(on); }
   GraphCounts graph_counts() const override { return graphs_.counts(); }
   bool TakesScales() const override { return true; }
   bool TakesColumnOrder() const override { return true; }
@@ -244,9 +245,9 @@ class CudaDevice final : public Device {
   const std::string name_;
   const std::unique_ptr<ThreadTeam> team_;  // for host work
   cudaStream_t stream_ = nullptr;
+  CudaGraphs graphs_;
   CudaQueue queue_;
   std::optional<Error> error_;
-  CudaGraphs graphs_;
   bool recording_ = false;
   cudaError_t recording_error_ = cudaSuccess;  // the last of a recording
   std::array<Memory, 2> upload_;               // pinned, while loading

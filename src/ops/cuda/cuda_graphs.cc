@@ -14,16 +14,22 @@ namespace {
 
 // Shorter contexts share a graph: blocks that find nothing to do cost little.
 constexpr std::int64_t kLeastTokens = 1024;
+constexpr int kMostAbandoned = 3;
 
 }  // namespace
 
-CudaGraphs::~CudaGraphs() {
+CudaGraphs::~CudaGraphs() { Clear(); }
+
+void CudaGraphs::Clear() {
   for (const auto& [shape, entry] : entries_) {
     if (entry.exec != nullptr) {
       (void)cudaGraphExecDestroy(entry.exec);
     }
   }
+  entries_.clear();
 }
+
+void CudaGraphs::CountAbandoned() { stopped_ = stopped_ || ++abandoned_ == kMostAbandoned; }
 
 void CudaGraphs::Configure(std::span<const std::int32_t> sizes, std::int64_t max_tokens) {
   sizes_.assign(sizes.begin(), sizes.end());
@@ -32,7 +38,7 @@ void CudaGraphs::Configure(std::span<const std::int32_t> sizes, std::int64_t max
 
 GraphShape CudaGraphs::ShapeOf(std::int64_t rows, std::int64_t tokens) const {
   const auto size = std::lower_bound(sizes_.begin(), sizes_.end(), rows);
-  if (size == sizes_.end()) {
+  if (!on_ || size == sizes_.end()) {
     return {};
   }
   const auto least = static_cast<std::uint64_t>(std::max(tokens, kLeastTokens));
@@ -57,6 +63,7 @@ cudaError_t CudaGraphs::Add(const GraphShape& shape, cudaGraph_t graph) {
     return error;
   }
   ++counts_.recorded;
+  abandoned_ = 0;
   log::Info("ops",
             "recorded a CUDA graph for steps of {} rows and contexts of up to {} tokens",
             shape.rows,
@@ -77,17 +84,27 @@ bool CudaDevice::Replay() {
     // Of this thread only: others of the process may allocate meanwhile.
     Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a step");
     recording_ = Use();
+    queue_.set_recording(recording_);
     recording_error_ = cudaSuccess;
   }
   return false;
 }
 
-bool CudaDevice::EndGraph() {
+bool CudaDevice::EndGraph(bool done) {
   if (!std::exchange(recording_, false)) {
     return true;
   }
+  queue_.set_recording(false);
   cudaGraph_t graph = nullptr;
   cudaError_t error = cudaStreamEndCapture(stream_, &graph);
+  if (!done) {
+    (void)cudaGetLastError();
+    if (error == cudaSuccess) {
+      (void)cudaGraphDestroy(graph);
+    }
+    graphs_.CountAbandoned();
+    return true;
+  }
   if (error == cudaSuccess) {
     error = recording_error_ == cudaSuccess ? graphs_.Add(step_.shape, graph) : recording_error_;
     (void)cudaGraphDestroy(graph);

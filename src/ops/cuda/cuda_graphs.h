@@ -35,6 +35,15 @@ class CudaGraphs {
 
   /// `sizes` ascending; no context is longer than max_tokens.
   void Configure(std::span<const std::int32_t> sizes, std::int64_t max_tokens);
+  /// False: no sizes, or a recording has failed.
+  bool records() const { return !sizes_.empty() && !stopped_; }
+  /// Forgets all graphs, and which steps there were.
+  void Clear();
+  /// Clear; off: steps have no shape until the next Reset.
+  void Reset(bool on) {
+    Clear();
+    on_ = on;
+  }
   /// The shape to run a step with: the next size, and the next power of two of tokens.
   GraphShape ShapeOf(std::int64_t rows, std::int64_t tokens) const;
 
@@ -46,6 +55,9 @@ class CudaGraphs {
   cudaError_t Add(const GraphShape& shape, cudaGraph_t graph);
   /// No more graphs; those that exist stay.
   void Stop() { stopped_ = true; }
+  /// A recording was given up for another reason than its own: that may come again, but not for
+  /// ever.
+  void CountAbandoned();
 
   GraphCounts counts() const { return counts_; }
   void CountReplay() { ++counts_.replayed; }
@@ -59,6 +71,8 @@ class CudaGraphs {
   std::vector<std::int32_t> sizes_;
   std::int64_t max_tokens_ = 0;
   bool stopped_ = false;
+  bool on_ = true;
+  int abandoned_ = 0;  // since the last graph
   std::map<GraphShape, Entry> entries_;
   GraphCounts counts_;
 };

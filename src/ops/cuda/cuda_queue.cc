@@ -12,6 +12,7 @@
 
 #ifdef INFERD_SIMT
 #include "kernels/simt/nccl.h"
+#include "kernels/simt/runtime_api.h"
 #endif
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
@@ -44,6 +45,21 @@ CudaQueue::~CudaQueue() {
   for (cudaEvent_t event : free_) {
     (void)cudaEventDestroy(event);
   }
+}
+
+void CudaQueue::set_stream(cudaStream_t stream) {
+  stream_ = stream;
+  peers_.set_stream(stream);
+#ifdef INFERD_SIMT
+  // On an emulated device who launches is in the kernel, and nobody is in Wait meanwhile.
+  simt::OnStall(stream, [this](std::chrono::nanoseconds waited) {
+    if (guard_ != nullptr && !stalled_) {
+      if (Result<> whole = guard_->Check(waited); !whole.ok()) {
+        stalled_ = whole.error();
+      }
+    }
+  });
+#endif
 }
 
 Result<> CudaQueue::MakeCurrent() {
@@ -98,7 +114,7 @@ CudaQueue::Waited CudaQueue::Wait() {
   for (;;) {
     waited.error = cudaStreamQuery(stream_);
     if (waited.error != cudaErrorNotReady) {
-      return waited;
+      break;
     }
     if (waited.given_up && Clock::now() - began > kDrainFor) {
       return waited;
@@ -111,6 +127,14 @@ CudaQueue::Waited CudaQueue::Wait() {
     }
     Pause(began);
   }
+  if (!waited.given_up) {
+    // What the queue has done counts only if nobody has ended the group before it.
+    waited.given_up = std::exchange(stalled_, std::nullopt);
+    if (Result<> whole = guard_->Check(Clock::now() - began); !waited.given_up && !whole.ok()) {
+      waited.given_up = whole.error();
+    }
+  }
+  return waited;
 }
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

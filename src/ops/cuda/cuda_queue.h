@@ -3,6 +3,8 @@
 #pragma once
 
 #include "inferd/result.h"
+#include "ops/cuda/cuda_graphs.h"
+#include "ops/cuda/cuda_peers.h"
 #include "tensor/device_queue.h"
 
 #include <cuda_runtime.h>
@@ -19,12 +21,15 @@ namespace inferd::ops::INFERD_CUDA_NAMESPACE {
 /// One thread: the device's. The device owns the stream.
 class CudaQueue final : public tensor::DeviceQueue {
  public:
-  CudaQueue(int index, std::string device_id) : index_(index), device_id_(std::move(device_id)) {}
+  /// `graphs` of the same device, which outlive the queue.
+  CudaQueue(int index, std::string device_id, CudaGraphs* graphs)
+      : index_(index), device_id_(std::move(device_id)), graphs_(graphs), peers_(index) {}
   ~CudaQueue() override;
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
 
-  void set_stream(cudaStream_t stream) { stream_ = stream; }
+  void set_stream(cudaStream_t stream);
+  void set_recording(bool recording) { recording_ = recording; }
 
   void* stream() const override { return stream_; }
   Result<> MakeCurrent() override;
@@ -32,7 +37,13 @@ class CudaQueue final : public tensor::DeviceQueue {
   tensor::FindFunction collectives() const override;
   std::uint64_t Mark() override;
   std::uint64_t Passed() override;
-  void SetGuard(tensor::WaitGuard* guard) override { guard_ = guard; }
+  void SetGuard(tensor::WaitGuard* guard) override {
+    guard_ = guard;
+    stalled_.reset();
+  }
+  bool Recording() const override { return recording_; }
+  void DropRecordings() override { graphs_->Clear(); }
+  tensor::PeerAccess* peers() override { return &peers_; }
 
   /// How a wait ended: with the stream's error, or given up for the guard's error, and then with
   /// cudaErrorNotReady when the stream went on nevertheless.
@@ -50,6 +61,10 @@ class CudaQueue final : public tensor::DeviceQueue {
 
   const int index_;
   const std::string device_id_;
+  CudaGraphs* const graphs_;
+  CudaPeers peers_;
+  bool recording_ = false;
+  std::optional<Error> stalled_;  // why a kernel that kept this thread gave up; the next Wait tells
   cudaStream_t stream_ = nullptr;
   tensor::WaitGuard* guard_ = nullptr;
   std::uint64_t marks_ = 0;

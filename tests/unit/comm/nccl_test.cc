@@ -3,6 +3,7 @@
 // set; the emulated one runs in tests/unit/model/nccl_test.cc.
 #include "comm/nccl.h"
 
+#include "base/error.h"
 #include "comm/nccl_api.h"
 #include "unit/comm/spawn.h"
 
@@ -76,6 +77,44 @@ void* Find(const char* name) {
   return found != functions.end() ? found->second : nullptr;
 }
 
+std::atomic<int> g_peer_aborts{0};
+
+/// Exchanges nothing: messages of up to 4 floats count as sent.
+class TestPeerMemory final : public tensor::PeerMemory {
+ public:
+  Result<bool> Sum(float*, std::int64_t count) override { return count <= 4; }
+  Result<bool> Gather(const tensor::ColumnsTask& task) override { return task.rows <= 4; }
+  Result<bool> SumThenNorm(const float*, std::int64_t rows, const tensor::ThenNorm&) override {
+    return rows <= 4;
+  }
+  Result<bool> GatherThenNorm(const tensor::ColumnsTask&, const tensor::ThenNorm&) override {
+    return Internal("CUDA error 700");
+  }
+  void Abort() override { ++g_peer_aborts; }
+};
+
+/// Memory that may be refused at either end of the exchange.
+class TestAccess final : public tensor::PeerAccess {
+ public:
+  Result<tensor::PeerCard> Offer() override {
+    if (!offers) {
+      return Unavailable("no handle");
+    }
+    return tensor::PeerCard{std::byte{42}};
+  }
+  Result<std::unique_ptr<tensor::PeerMemory>> Open(
+      int, std::span<const tensor::PeerCard> cards) override {
+    if (!opens || cards.size() != 2 || cards[0][0] != std::byte{42} ||
+        cards[1][0] != std::byte{42}) {
+      return Unavailable("no peer access");
+    }
+    return std::unique_ptr<tensor::PeerMemory>(std::make_unique<TestPeerMemory>());
+  }
+
+  bool offers = true;
+  bool opens = true;
+};
+
 /// A device that passes no mark by itself.
 class TestQueue final : public tensor::DeviceQueue {
  public:
@@ -89,7 +128,14 @@ class TestQueue final : public tensor::DeviceQueue {
   std::uint64_t Mark() override { return ++marks; }
   std::uint64_t Passed() override { return passed; }
   void SetGuard(tensor::WaitGuard*) override {}
+  tensor::PeerAccess* peers() override { return shares ? &access : nullptr; }
+  bool Recording() const override { return recording; }
+  void DropRecordings() override { ++drops; }
 
+  TestAccess access;
+  bool shares = true;
+  bool recording = false;
+  std::atomic<int> drops = 0;
   std::uint64_t marks = 0;
   std::uint64_t passed = 0;
 
@@ -264,6 +310,78 @@ TEST_F(NcclTest, AfterAnErrorTheGroupIsBroken) {
   });
   EXPECT_EQ(said, std::vector<std::string>(2));
   EXPECT_EQ(g_aborts, 2) << "each communicator is aborted once";
+}
+
+std::string ShortSumOf(Communicator& group, std::int64_t count, bool expected) {
+  std::array<float, 8> data{};
+  const Result<bool> done = group.device()->ShortSum(data.data(), count);
+  return !done.ok() ? done.error().message() : *done == expected ? "" : "the wrong way; ";
+}
+
+TEST_F(NcclTest, ShortMessagesGoThroughMemoryWhereAllRanksReachIt) {
+  group_.peer_memory = true;
+  const auto said = Join(true, [&](Communicator& group) -> std::string {
+    std::string wrong = ShortSumOf(group, 4, true) + ShortSumOf(group, 5, false);
+    wrong += queues_[static_cast<std::size_t>(group.rank())]->marks == 1 ? "" : "no mark; ";
+    return wrong + Say(group.Barrier());
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
+}
+
+TEST_F(NcclTest, NoRankUsesMemoryThatOneDoesNotReach) {
+  group_.peer_memory = true;
+  const RankFunction by_nccl = [](Communicator& group) { return ShortSumOf(group, 1, false); };
+  queues_[1]->access.offers = false;
+  EXPECT_EQ(Join(true, by_nccl), std::vector<std::string>(2));
+  queues_[1]->access.offers = true;
+  queues_[0]->access.opens = false;
+  EXPECT_EQ(Join(true, by_nccl), std::vector<std::string>(2));
+  queues_[0]->access.opens = true;
+  queues_[0]->shares = false;
+  EXPECT_EQ(Join(true, by_nccl), std::vector<std::string>(2));
+}
+
+TEST_F(NcclTest, AnAbortEndsShortMessagesAtOnce) {
+  group_.peer_memory = true;
+  g_peer_aborts = 0;
+  const auto said = Join(true, [](Communicator& group) -> std::string {
+    group.Abort();
+    const Result<bool> summed = group.device()->ShortSum(nullptr, 1);
+    return SayUnless(summed.ok() ? Result<>() : Result<>(summed.error()),
+                     Code::kAborted,
+                     "short sum: rank * aborted the group");
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
+  EXPECT_GE(g_peer_aborts, 2);
+}
+
+TEST_F(NcclTest, ALaunchThatFailsBreaksTheGroup) {
+  group_.peer_memory = true;
+  const auto said = Join(true, [](Communicator& group) -> std::string {
+    const std::array<std::int64_t, 2> columns = {1, 1};
+    const Result<> met = group.Barrier();
+    const auto normed = group.device()->ShortGatherThenNorm({nullptr, columns, 1, nullptr}, {});
+    return Say(met) +
+           SayUnless(normed.ok() ? Result<>() : Result<>(normed.error()),
+                     Code::kInternal,
+                     "short gather with norm: CUDA error 700") +
+           (group.device()->Check(milliseconds(1)).ok() ? "whole; " : "");
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
+}
+
+// A recording holds the communicator: it must be gone before that is.
+TEST_F(NcclTest, RecordingsAreDroppedBeforeTheirCommunicator) {
+  queues_[0]->recording = queues_[1]->recording = true;
+  const auto said = Join(true, [&](Communicator& group) -> std::string {
+    TestQueue& queue = *queues_[static_cast<std::size_t>(group.rank())];
+    std::string wrong = GatherTwice(group) + Say(group.Barrier());
+    wrong += queue.marks == 0 ? "" : "a mark in a recording; ";
+    group.Abort();
+    wrong += group.device()->Check(milliseconds(1)).ok() ? "not aborted; " : "";
+    return wrong + (queue.drops == 1 ? "" : "not dropped; ");
+  });
+  EXPECT_EQ(said, std::vector<std::string>(2));
 }
 
 TEST_F(NcclTest, APeerThatIsGoneIsNoticedWhileWaiting) {

@@ -65,6 +65,7 @@ struct Meeting {
     options.generation = 1;
     options.size = size;
     options.join_deadline = options.call_deadline = seconds(20);
+    options.peer_memory = true;
     for (int rank = 0; rank < size; ++rank) {
       auto listener = ListenTcp("127.0.0.1");
       EXPECT_TRUE(listener.ok());
@@ -253,6 +254,74 @@ TEST(NcclOnDeviceTest, AnAbortEndsAWaitAndLeavesTheDeviceWhole) {
   });
 }
 
+TEST(NcclOnDeviceTest, ShortMessagesGoThroughTheDevicesMemory) {
+  OnThreads(Meeting(3), [](Joined& rank) -> std::string {
+    DeviceCollectives& group = *rank.group->device();
+    const int own = rank.group->rank();
+    const auto said_of = [](const Result<bool>& done, bool expected) -> std::string {
+      if (!done.ok()) {
+        return done.error().message();
+      }
+      return *done == expected ? "" : "not as long as was thought; ";
+    };
+    std::string said;
+    // One-shot, two-shot, and one float too many.
+    for (const std::int64_t count : {1000, 200'000, 262'145}) {
+      const ops::Memory data = rank.Upload(std::vector<float>(static_cast<std::size_t>(count), 1));
+      said += said_of(group.ShortSum(data.floats(), count), count < 262'145);
+      const float sum = count < 262'145 ? 3 : 1;
+      said += SayUnlessEqual(
+          rank.Download(data), std::vector<float>(static_cast<std::size_t>(count), sum), "the sum");
+      said += Say(rank.group->Barrier());  // memory is freed when all are through
+    }
+    const std::vector<std::int64_t> columns = {2, 0, 3};
+    const ops::Memory mine = rank.Upload(
+        Values(own, 2 * static_cast<std::size_t>(columns[static_cast<std::size_t>(own)])));
+    const ops::Memory full = rank.Upload(std::vector<float>(10));
+    said += said_of(group.ShortGather({mine.floats(), columns, 2, full.floats()}), true);
+    said += SayUnlessEqual(
+        rank.Download(full), {0, 1, 2000, 2001, 2002, 2, 3, 2003, 2004, 2005}, "what was gathered");
+    return said + Say(rank.group->Barrier());
+  });
+}
+
+/// What a short sum says that never gets its peer: the call itself where it keeps the thread, else
+/// the wait.
+std::string SumAlone(Joined& rank, const ops::Memory& data, Code code, const std::string& pattern) {
+  const Result<bool> summed = rank.group->device()->ShortSum(data.floats(), 8);
+  const Result<> waited = rank.device->Wait();
+  return SayUnless(summed.ok() ? waited : Result<>(summed.error()), code, pattern) +
+         (waited.ok() ? "the wait succeeds; " : "") +
+         (rank.device->Broken() ? "the device is broken; " : "");
+}
+
+TEST(NcclOnDeviceTest, AnAbortEndsAShortMessage) {
+  const Meeting meeting(2);
+  OnThreads(meeting, [&](Joined& rank) -> std::string {
+    const ops::Memory data = rank.Upload(Values(0, 8));
+    std::string said;
+    if (rank.group->rank() == 0) {
+      const auto began = Clock::now();
+      std::thread other([&] {
+        ::poll(nullptr, 0, 100);
+        rank.group->Abort();
+      });
+      said += SumAlone(rank, data, Code::kAborted, "aborted the group");
+      other.join();
+      said += Clock::now() - began < seconds(3) ? "" : "the abort took its time; ";
+    } else {
+      said += WaitUntilAPeerIsGone(*rank.group);
+    }
+    // Calls begin to count anew, on both.
+    said += Say(JoinGroup(meeting, 2, rank.group->rank(), &rank));
+    const ops::Memory again = rank.Upload(std::vector<float>(8, 2));
+    const Result<bool> summed = rank.group->device()->ShortSum(again.floats(), 8);
+    said += summed.ok() ? "" : summed.error().message();
+    said += SayUnlessEqual(rank.Download(again), std::vector<float>(8, 4), "the next generation");
+    return said + Say(rank.group->Barrier());
+  });
+}
+
 TEST(NcclOnDeviceTest, AnAsynchronousErrorEndsAWait) {
   OnThreads(Meeting(2), [](Joined& rank) -> std::string {
     const ops::Memory data = rank.Upload(Values(0, 8));
@@ -336,6 +405,42 @@ TEST(NcclOnDeviceTest, AKilledPeerIsNamedWithinSeconds) {
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     EXPECT_FALSE(entry.path().filename().string().starts_with(segments)) << entry.path();
   }
+}
+
+// As above, through memory that the two processes open from each other.
+TEST(NcclOnDeviceTest, APeerThatIsKilledEndsAShortMessage) {
+  const Meeting meeting(2);
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    ::alarm(60);
+    auto rank = MakeRank(meeting, 1);
+    if (rank.ok()) {
+      const ops::Memory data = rank->Upload(Values(1, 8));
+      (void)rank->group->device()->ShortSum(data.floats(), 8);
+      (void)rank->Download(data);
+      (void)rank->group->Barrier();
+      ::raise(SIGKILL);
+    }
+    ::_exit(1);
+  }
+  auto rank = MakeRank(meeting, 0);
+  ASSERT_TRUE(rank.ok()) << rank.error().message();
+  const ops::Memory data = rank->Upload(Values(0, 8));
+  const Result<bool> summed = rank->group->device()->ShortSum(data.floats(), 8);
+  ASSERT_TRUE(summed.ok()) << summed.error().message();
+  ASSERT_TRUE(*summed) << "the processes do not reach each other's memory";
+  std::vector<float> expected = Values(1, 8);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] += static_cast<float>(i);
+  }
+  EXPECT_EQ(rank->Download(data), expected);
+  ASSERT_TRUE(rank->group->Barrier().ok());
+  const auto began = Clock::now();
+  EXPECT_EQ(SumAlone(*rank, data, Code::kUnavailable, "peers: rank 1 on * EMU-1*is gone"), "");
+  EXPECT_LT(Clock::now() - began, seconds(3));
+  int status = 0;
+  ASSERT_EQ(::waitpid(peer, &status, 0), peer);
+  EXPECT_TRUE(WIFSIGNALED(status));
 }
 #endif
 

@@ -13,6 +13,9 @@
 
 namespace inferd::model {
 
+/// How the ranks of a tp group exchange: through the host, with NCCL, or with NCCL and peer memory.
+enum class Exchange : std::uint8_t { kHost, kNccl, kPeers };
+
 struct RankSetOptions {
   spec::ParallelSpec parallel;
   std::int32_t max_num_seqs = 8;
@@ -24,6 +27,7 @@ struct RankSetOptions {
   std::vector<std::int32_t> cuda_graph_sizes;
   bool batch_invariant = false;
   spec::KvDtype kv_dtype = spec::KvDtype::kAuto;
+  Exchange exchange = Exchange::kHost;
 };
 
 class RankSet {
@@ -39,6 +43,7 @@ class RankSet {
   const std::vector<spec::ShardPlan>& plans() const { return plans_; }
 
  private:
+  RankSetOptions options_;
   std::vector<spec::ShardPlan> plans_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<RankComms> no_comms_;

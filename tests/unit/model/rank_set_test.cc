@@ -2,6 +2,8 @@
 // The replica of the rank tests (see rank_set.h).
 #include "unit/model/rank_set.h"
 
+#include "comm/nccl.h"
+
 #include <algorithm>
 #include <mutex>
 
@@ -10,6 +12,7 @@ namespace inferd::model {
 Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
                                                const RankSetOptions& options) {
   auto set = std::make_unique<RankSet>();
+  set->options_ = options;
   INFERD_ASSIGN(const store::Model model, store::OpenModel(path));
   INFERD_ASSIGN(set->plans_, spec::PlanShards(model.spec, options.parallel, model.cut));
   for (const spec::ShardPlan& plan : set->plans_) {
@@ -22,6 +25,9 @@ Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
     request.kv_pages = options.kv_pages;
     request.threads = options.threads;
     request.device = options.device;
+    if (options.exchange != Exchange::kHost) {
+      request.device += ":" + std::to_string(plan.rank);  // NCCL wants a device for each
+    }
     request.cuda_graph_sizes = options.cuda_graph_sizes;
     request.batch_invariant = options.batch_invariant;
     request.kv_dtype = options.kv_dtype;
@@ -34,7 +40,17 @@ Result<std::unique_ptr<RankSet>> RankSet::Make(const std::string& path,
 
 Result<> RankSet::Join(std::uint64_t generation) {
   std::vector<RankComms> comms = MakeComms(plans_);
-  return OnThreads(ranks_.size(), &no_comms_, [&](std::size_t rank) {
+  return OnThreads(ranks_.size(), &no_comms_, [&](std::size_t rank) -> Result<> {
+    std::unique_ptr<comm::Communicator>& tp = comms[rank].tp;
+    if (options_.exchange != Exchange::kHost && tp != nullptr) {
+      comm::GroupOptions group;
+      group.id = "tp";
+      group.generation = generation;
+      group.rank = tp->rank();
+      group.size = tp->size();
+      group.peer_memory = options_.exchange == Exchange::kPeers;
+      INFERD_ASSIGN(tp, comm::JoinNccl(group, std::move(tp), *ranks_[rank]->queue(), true));
+    }
     return ranks_[rank]->Join(generation, std::move(comms[rank]));
   });
 }
