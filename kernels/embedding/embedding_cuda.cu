@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block per row copies (and converts) the token's row of the table. Bytes: the stored row once,
-// hidden floats out.
+// hidden floats out. The id may be one that the device has drawn and the host does not know yet.
 #include "kernels/dequant/stored_values.cuh"
 #include "kernels/embedding/embedding_cuda.h"
 
@@ -14,11 +14,14 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const std::byte* table,
                                                         std::int64_t table_rows,
                                                         std::int64_t first_id,
                                                         const std::int32_t* ids,
+                                                        const std::int32_t* drawn,
                                                         int hidden,
                                                         float scale,
                                                         float* x_rows,
                                                         std::int64_t ldx) {
-  const std::int64_t at = ids[blockIdx.x] - first_id;
+  const std::int32_t given = ids[blockIdx.x];
+  const std::int32_t id = given <= kDrawnId && drawn != nullptr ? drawn[kDrawnId - given] : given;
+  const std::int64_t at = id - first_id;
   const bool inside = at >= 0 && at < table_rows;
   const std::byte* row = table + (inside ? at * hidden * Stored::kBytes : 0);
   float* x = x_rows + blockIdx.x * ldx;
@@ -34,6 +37,7 @@ Status Embed(DType type,
              std::int64_t table_rows,
              std::int64_t first_id,
              const std::int32_t* ids,
+             const std::int32_t* drawn,
              std::int64_t rows,
              std::int64_t hidden,
              float scale,
@@ -53,6 +57,7 @@ Status Embed(DType type,
                          table_rows,
                          first_id,
                          ids,
+                         drawn,
                          static_cast<int>(hidden),
                          scale,
                          x,

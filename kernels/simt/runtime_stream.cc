@@ -37,8 +37,8 @@ constinit thread_local std::int64_t t_stalled_since = 0;
 
 std::int64_t Now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-// Runs what can run. False: the head is not done yet.
-bool Drain(cudaStream_t stream) {
+// Runs what can run, with an event as far as that. False: the head is not done yet.
+bool Drain(cudaStream_t stream, cudaEvent_t until = nullptr) {
   stream = OrDefault(stream);
   const std::lock_guard lock(stream->mutex);
   if (stream->draining) {
@@ -46,7 +46,8 @@ bool Drain(cudaStream_t stream) {
   }
   stream->draining = true;
   const cudaStream_t outer = std::exchange(t_driven, stream);
-  while (!stream->queue.empty()) {
+  const auto is_there = [until] { return until != nullptr && until->reached >= until->recorded; };
+  while (!stream->queue.empty() && !is_there()) {
     const auto work = std::move(stream->queue.front());
     stream->queue.pop_front();
     t_stalled_since = 0;
@@ -57,7 +58,7 @@ bool Drain(cudaStream_t stream) {
   }
   stream->draining = false;
   t_driven = outer;
-  return stream->queue.empty();
+  return stream->queue.empty() || is_there();
 }
 
 // For ever, as a device would.
@@ -332,7 +333,11 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->captured) {
     return Keep(cudaErrorCapturedEvent);
   }
-  return event->reached >= event->recorded ? DeviceState() : cudaErrorNotReady;
+  if (event->reached >= event->recorded) {
+    return DeviceState();
+  }
+  Drain(event->stream, event);  // As cudaStreamQuery does it; what is behind the event waits on.
+  return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) {
@@ -341,7 +346,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->captured) {
     return Keep(cudaErrorCapturedEvent);
   }
-  while (event->reached < event->recorded && !Drain(event->stream)) {
+  while (event->reached < event->recorded && !Drain(event->stream, event)) {
     ::sched_yield();
   }
   return DeviceState();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a step on one rank: apply the plan, gather inputs, run the layers, hand on or sample.
+// On a device of its own a step whose samples are drawn there is queued as a whole: the next one
+// may begin, with the tokens of this one still on the device, before the host has them.
 #include "model/rank.h"
 
 #include "base/clock.h"
@@ -81,10 +83,26 @@ class RankImpl final : public Rank {
 
   Result<> Reserve() { return plan_.is_sampler() ? sampler_.Reserve() : Result<>(); }
 
+  ~RankImpl() override {
+    if (!under_way_.empty()) {
+      Abort();  // Else a collective without a peer would keep the device for ever.
+      Drop();
+    }
+  }
+
   Result<> Join(std::uint64_t generation, RankComms comms) override;
-  Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) override;
+  Result<> Begin(const spec::StepPlan& plan) override;
+  bool MayBegin(const spec::StepPlan& plan) const override;
+  Result<std::optional<spec::StepResult>> Finish() override;
+  std::size_t num_under_way() const override { return under_way_.size(); }
+  bool IsDone() override {
+    return under_way_.empty() || !under_way_.front().queued ||
+           device_->IsStepDone(under_way_.front().on_device);
+  }
+  void Drop() override;
   void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
   void ReleaseMemory() override {
+    Drop();
     joined_ = false;
     shard_->ReleaseKv();
   }
@@ -116,6 +134,16 @@ class RankImpl final : public Rank {
     std::vector<TokenPlace> places;
   };
 
+  /// A step that has begun.
+  struct UnderWay {
+    bool queued = false;  // on the device; else it is done
+    std::int64_t began_ns = 0;
+    std::uint64_t on_device = 0;  // as Device::EndStep calls it
+    std::size_t out = 0;          // as Shard::step
+    std::vector<TokenPlace> places;
+    spec::StepResult result;
+  };
+
   // The ids group exists where some first-stage rank of the group is not the sampler.
   bool needs_ids_group() const {
     return (plan_.has_embedding || plan_.is_sampler()) && (plan_.tp > 1 || plan_.pp > 1);
@@ -128,7 +156,15 @@ class RankImpl final : public Rank {
       device_->queue()->SetGuard(guard);
     }
   }
-  Result<std::optional<spec::StepResult>> RunStep(const spec::StepPlan& plan);
+  /// What the device can be given as a whole; the same on all ranks of a group.
+  bool IsForDevice(const spec::StepPlan& plan) const;
+  Result<> BeginStep(const spec::StepPlan& plan, UnderWay* step);
+  Result<> QueueRest(UnderWay* step);
+  Result<> RunRest(const spec::StepPlan& plan, UnderWay* step);
+  Result<> FinishStep(UnderWay* step);
+  void EndAt(std::int64_t now_ns, UnderWay* step);
+  /// Nothing of a failed step stays on the device: the next generation begins on an idle one.
+  void GiveUp();
   Result<> CheckOrder(const spec::StepPlan& plan) const;
   Result<> ReceiveIds(std::int64_t through_step);
   Result<> GatherInputs(std::int64_t step);
@@ -151,6 +187,9 @@ class RankImpl final : public Rank {
   std::uint64_t generation_ = 0;
   std::int64_t last_step_ = -1;
   bool joined_ = false;
+  bool queues_steps_ = false;  // in this generation
+  std::deque<UnderWay> under_way_;
+  std::int64_t last_end_ns_ = 0;
 
   StepBatch batch_;
   std::deque<PendingIds> pending_;
@@ -173,6 +212,7 @@ Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int si
 }
 
 Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
+  Drop();
   joined_ = false;
   SetGuard(nullptr);
   INFERD_TRY(CheckSize(comms.tp.get(), "tp", plan_.tp, plan_.tp_rank));
@@ -197,6 +237,9 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   last_step_ = -1;
   INFERD_TRY(shard_->NeedKv());
   INFERD_TRY(shard_->Join(comms_.tp.get(), comms_.ep.get()));
+  // Between stages tokens travel on the host, and to experts of other ranks rows do.
+  queues_steps_ =
+      device_->StepsAtOnce() > 1 && shard_->samples_on_device() && plan_.pp == 1 && plan_.ep == 1;
   joined_ = true;
   return {};
 }
@@ -223,54 +266,160 @@ Result<> RankImpl::CheckOrder(const spec::StepPlan& plan) const {
   return {};
 }
 
-Result<std::optional<spec::StepResult>> RankImpl::Run(const spec::StepPlan& plan) {
-  Result<std::optional<spec::StepResult>> result = RunStep(plan);
-  if (!result.ok() && !guard_.empty()) {
-    // Nothing of this step may stay on the stream, nor what was staged for it: the next generation
-    // begins on an empty one.
+void RankImpl::GiveUp() {
+  if (!guard_.empty()) {
     Abort();
+  }
+  if (!guard_.empty() || queues_steps_) {
     (void)device_->Wait();
   }
-  return result;
+  under_way_.clear();
 }
 
-Result<std::optional<spec::StepResult>> RankImpl::RunStep(const spec::StepPlan& plan) {
-  const std::int64_t began_ns = base::SteadyClock::Get().NowNs();
+void RankImpl::Drop() {
+  if (!under_way_.empty()) {
+    (void)device_->Wait();
+    under_way_.clear();
+    joined_ = false;
+  }
+}
+
+bool RankImpl::IsForDevice(const spec::StepPlan& plan) const {
+  const auto is_for_device = [&](const spec::RowWork& work) {
+    if (work.group != plan_.group) {
+      return true;
+    }
+    if (!rows_.has(work.row)) {
+      return false;
+    }
+    const auto opens = [&](const spec::OpenRow& open) {
+      return open.group == work.group && open.row == work.row;
+    };
+    const auto open = std::find_if(plan.open_rows.begin(), plan.open_rows.end(), opens);
+    const RowTable::Row& row = rows_.row(work.row);
+    return open != plan.open_rows.end()
+               ? StepSampler::IsForDevice(work, open->sampling, open->constrained)
+               : StepSampler::IsForDevice(work, row.params, row.constrained);
+  };
+  return queues_steps_ && std::all_of(plan.work.begin(), plan.work.end(), is_for_device);
+}
+
+bool RankImpl::MayBegin(const spec::StepPlan& plan) const {
+  if (under_way_.empty()) {
+    return true;
+  }
+  // What the sampler remembers must have the token that the row goes on from.
+  const auto waits = [&](const spec::RowWork& work) {
+    if (work.group != plan_.group || !work.sample) {
+      return false;
+    }
+    const RowTable::Row& row = rows_.row(work.row);
+    return row.sampling.remembers() && work.start == row.drawn_position &&
+           static_cast<std::int64_t>(row.tokens.size()) <= row.drawn_position;
+  };
+  return under_way_.size() < static_cast<std::size_t>(device_->StepsAtOnce()) &&
+         under_way_.back().queued && IsForDevice(plan) &&
+         std::none_of(plan.work.begin(), plan.work.end(), waits);
+}
+
+Result<> RankImpl::Begin(const spec::StepPlan& plan) {
+  UnderWay step;
+  Result<> begun = BeginStep(plan, &step);
+  if (begun.ok()) {
+    under_way_.push_back(std::move(step));
+  } else {
+    GiveUp();
+  }
+  return begun;
+}
+
+Result<> RankImpl::BeginStep(const spec::StepPlan& plan, UnderWay* step) {
+  step->began_ns = base::SteadyClock::Get().NowNs();
   INFERD_TRY(CheckOrder(plan));
+  step->queued = IsForDevice(plan);
+  step->result.generation = plan.generation;
+  step->result.step = plan.step;
+  step->result.group = plan_.group;
   INFERD_TRY(rows_.Apply(plan));
   last_step_ = plan.step;
   shard_->kv().Zero(*device_, rows_.fresh_pages());
   rows_.FillBatch(&batch_);
   INFERD_TRY(GatherInputs(plan.step));
-  if (receives_ids() && !rows_.places().empty()) {
+  if (receives_ids() && !step->queued && !rows_.places().empty()) {
     pending_.push_back({plan.step, {rows_.places().begin(), rows_.places().end()}});
   }
   shard_->ClearExpertTokens();
   INFERD_TRY(shard_->Forward(batch_));
+  return step->queued ? QueueRest(step) : RunRest(plan, step);
+}
+
+Result<> RankImpl::QueueRest(UnderWay* step) {
+  INFERD_TRY(sampler_.Queue(batch_, &step->result));
+  step->places.assign(rows_.places().begin(), rows_.places().end());
+  step->out = shard_->step();
+  step->on_device = device_->EndStep();
+  return {};
+}
+
+Result<> RankImpl::RunRest(const spec::StepPlan& plan, UnderWay* step) {
   if (!plan_.has_head) {
     INFERD_TRY(SendHidden());
     if (!guard_.empty()) {
       INFERD_TRY(device_->Wait());  // The next step fills the host memory that this one reads.
     }
-    return std::optional<spec::StepResult>();
+    return {};
   }
-  spec::StepResult result;
   if (plan_.is_sampler()) {
-    INFERD_TRY(ListEmbeddings(&result));
+    INFERD_TRY(ListEmbeddings(&step->result));
   }
-  INFERD_TRY(sampler_.Run(batch_, plan.step, comms_.step_deadline_ms, &result));
+  INFERD_TRY(sampler_.Run(batch_, plan.step, comms_.step_deadline_ms, &step->result));
   INFERD_TRY(device_->Wait());
   if (!plan_.is_sampler()) {
-    return std::optional<spec::StepResult>();
+    return {};
   }
   INFERD_TRY(SendIds());
-  result.generation = plan.generation;
-  result.step = plan.step;
-  result.group = plan_.group;
-  const std::span<const std::int64_t> expert_tokens = shard_->CountExpertTokens();
-  result.expert_tokens.assign(expert_tokens.begin(), expert_tokens.end());
-  result.compute_ns = base::SteadyClock::Get().NowNs() - began_ns;
-  return std::optional<spec::StepResult>(std::move(result));
+  step->out = shard_->step();
+  EndAt(base::SteadyClock::Get().NowNs(), step);
+  return {};
+}
+
+Result<> RankImpl::FinishStep(UnderWay* step) {
+  if (!step->queued) {
+    return {};
+  }
+  INFERD_TRY(device_->WaitForStep(step->on_device));
+  const std::span<const std::int32_t> tokens(shard_->sampled_tokens(step->out),
+                                             step->places.size());
+  sampler_.Take(step->places, tokens, shard_->token_scores(step->out), &step->result);
+  shard_->ClearExpertTokens();
+  EndAt(base::SteadyClock::Get().NowNs(), step);
+  return {};
+}
+
+// The device has worked on this step since it began, or since the one before it was done.
+void RankImpl::EndAt(std::int64_t now_ns, UnderWay* step) {
+  const std::span<const std::int64_t> expert_tokens = shard_->CountExpertTokens(step->out);
+  step->result.expert_tokens.assign(expert_tokens.begin(), expert_tokens.end());
+  step->result.compute_ns = now_ns - std::max(step->began_ns, last_end_ns_);
+  last_end_ns_ = now_ns;
+}
+
+Result<std::optional<spec::StepResult>> RankImpl::Finish() {
+  if (under_way_.empty()) {
+    return FailedPrecondition("no step is under way");
+  }
+  UnderWay& step = under_way_.front();
+  if (Result<> finished = FinishStep(&step); !finished.ok()) {
+    const std::int64_t number = step.result.step;
+    GiveUp();
+    return finished.error().WithContext(fmt::format("step {}", number));
+  }
+  std::optional<spec::StepResult> result;
+  if (plan_.is_sampler()) {
+    result = std::move(step.result);
+  }
+  under_way_.pop_front();
+  return result;
 }
 
 // First stage: token ids, waiting for those of an earlier step only when a row reads them (or when
@@ -355,6 +504,11 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
 }
 
 }  // namespace
+
+Result<std::optional<spec::StepResult>> Rank::Run(const spec::StepPlan& plan) {
+  INFERD_TRY(Begin(plan));
+  return Finish();
+}
 
 Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
                                          const LoadProgress& progress) {

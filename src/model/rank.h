@@ -39,9 +39,9 @@ struct RankMemory {
 /// in all.
 using LoadProgress = std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>;
 
-/// Owner: the worker. One thread calls Join and Run; Abort may come from any thread. A failed Run
-/// leaves rows and KV undefined and the communicators broken: the next call must be Join with new
-/// ones. Weights stay.
+/// Owner: the worker. One thread calls Join, Begin and Finish; Abort may come from any thread. A
+/// failed Begin or Finish leaves rows and KV undefined, the communicators broken and no step under
+/// way: the next call must be Join with new ones. Weights stay.
 class Rank {
  public:
   /// Opens the model, makes the device, packs the slices of request.shard. Refuses what does not
@@ -50,19 +50,38 @@ class Rank {
                                             const LoadProgress& progress);
   virtual ~Rank() = default;
 
-  /// A new generation: takes the communicators, forgets all rows and KV. Collective over tp and ep.
+  /// A new generation: takes the communicators, forgets all rows, KV and steps under way.
+  /// Collective over tp and ep.
   virtual Result<> Join(std::uint64_t generation, RankComms comms) = 0;
-  /// The whole life of one step on this rank. Steps must come in order. A value only on sampler
-  /// ranks. Errors: kInvalidArgument or kFailedPrecondition for a plan this rank cannot obey, and
-  /// the communicators' errors.
-  virtual Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) = 0;
+  /// The first half of a step. Steps must come in order, and MayBegin be true. Where the device
+  /// can be given the whole step it is, and this returns; else the step is done when this returns.
+  /// Errors: kInvalidArgument or kFailedPrecondition for a plan this rank cannot obey, and the
+  /// communicators' errors.
+  virtual Result<> Begin(const spec::StepPlan& plan) = 0;
+  /// True: Begin(plan) need not come after the Finish of what is under way. One step may begin
+  /// before the one before it is done when nothing of it depends on a token that only the device
+  /// knows, but for the inputs.
+  virtual bool MayBegin(const spec::StepPlan& plan) const = 0;
+  /// The second half of the oldest step under way: waits for it and no more. A value only on
+  /// sampler ranks. Errors: the communicators' and the device's.
+  virtual Result<std::optional<spec::StepResult>> Finish() = 0;
+  /// Steps begun and not finished.
+  virtual std::size_t num_under_way() const = 0;
+  /// True: Finish will not wait, if only because it fails. Looks after the communicators as a wait
+  /// would.
+  virtual bool IsDone() = 0;
+  /// The whole life of a step, with nothing else under way.
+  Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan);
   /// Thread-safe: the tokens that a constrained row may take. Masks of other generations than the
   /// last Join's are dropped.
   virtual void GiveMask(spec::TokenMask mask) = 0;
-  /// Gives back what the next Join can make anew, the KV cache; Join comes before the next Run.
+  /// Forgets what is under way, once the device has left it. Join comes before the next Begin.
+  virtual void Drop() {}
+  /// Gives back what the next Join can make anew, the KV cache; Join comes before the next Begin.
   /// Does nothing where little is held.
   virtual void ReleaseMemory() {}
-  /// Thread-safe, idempotent: a pending Run fails with kAborted.
+  /// Thread-safe, idempotent: a pending Begin or Finish fails with kAborted, where it waits for
+  /// others.
   virtual void Abort() = 0;
 
   /// Of the device, for communicators on its own memory; null where that is the host's.

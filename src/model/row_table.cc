@@ -87,6 +87,7 @@ Result<> RowTable::Open(const spec::OpenRow& open) {
   row.num_prompt = open.num_prompt_tokens;
   row.constrained = open.constrained;
   row.pages.clear();
+  row.drawn_position = -1;
   row.params = open.sampling;
   if (is_sampler_) {
     row.sampling = SamplingState(open.sampling, row.tokens, row.num_prompt);
@@ -144,7 +145,7 @@ Result<> RowTable::AddWork(const spec::RowWork& work) {
       row.tokens.reserve(2 * static_cast<std::size_t>(end + 1));
     }
     for (std::int64_t position = end - num_guessed; position <= end; ++position) {
-      places_.push_back({work.row, row.epoch, position});
+      places_.push_back({work.row, row.epoch, position, row.params.logprobs >= 0});
     }
   }
   return {};
@@ -168,20 +169,34 @@ void RowTable::FillBatch(StepBatch* batch) const {
 Result<> RowTable::FillIds(StepBatch* batch) const {
   batch->ids.clear();
   for (const spec::RowWork* work : work_) {
-    const std::vector<std::int32_t>& tokens = row(work->row).tokens;
+    const Row& of_work = row(work->row);
+    const std::vector<std::int32_t>& tokens = of_work.tokens;
     const std::int64_t end =
         work->start + work->count - static_cast<std::int64_t>(work->draft.size());
-    if (static_cast<std::int64_t>(tokens.size()) < end) {
+    const auto known = static_cast<std::int64_t>(tokens.size());
+    const bool last_is_drawn =
+        known == end - 1 && of_work.drawn_position == known && work->start <= known;
+    if (known < end && !last_is_drawn) {
       return FailedPrecondition("row {} is to run positions [{}, {}), but only {} tokens are known",
                                 work->row,
                                 work->start,
                                 end,
                                 tokens.size());
     }
-    batch->ids.insert(batch->ids.end(), tokens.begin() + work->start, tokens.begin() + end);
+    batch->ids.insert(
+        batch->ids.end(), tokens.begin() + work->start, tokens.begin() + std::min(known, end));
+    if (last_is_drawn) {
+      batch->ids.push_back(of_work.drawn_id);
+    }
     batch->ids.insert(batch->ids.end(), work->draft.begin(), work->draft.end());
   }
   return {};
+}
+
+void RowTable::SetDrawn(const TokenPlace& place, std::int32_t id) {
+  Row& row = rows_[static_cast<std::size_t>(place.row)];
+  row.drawn_position = place.position;
+  row.drawn_id = id;
 }
 
 void RowTable::SetToken(const TokenPlace& place, std::int32_t token) {

@@ -30,6 +30,7 @@ struct TokenPlace {
   std::uint64_t epoch =
       0;  // of the row when the step was planned: a reopened row no longer wants it
   std::int64_t position = 0;
+  bool scored = false;  // its logprob is asked for
 };
 
 /// Instead of a token: an earlier guess was wrong, so this place got none.
@@ -45,6 +46,10 @@ class RowTable {
     std::vector<std::int32_t> pages;
     spec::SamplingParams params;
     SamplingState sampling;  // on the sampler rank only
+    // The token at this position has been drawn by the device, which knows it by this id
+    // (Shard::DrawnId); it counts until SetToken brings the token.
+    std::int64_t drawn_position = -1;
+    std::int32_t drawn_id = 0;
   };
 
   explicit RowTable(const RowLimits& limits, bool is_sampler);
@@ -64,11 +69,16 @@ class RowTable {
   /// Latest step whose tokens this step reads; -1: none.
   std::int64_t newest_input_step() const { return newest_input_step_; }
 
+  std::int32_t group() const { return limits_.group; }
+  /// Of a plan that has not been applied too: false when there is no such row.
+  bool has(std::int32_t row) const { return row >= 0 && row < limits_.max_num_seqs; }
   const Row& row(std::int32_t row) const { return rows_[static_cast<std::size_t>(row)]; }
   /// Positions and sequences of the work; ids stay empty.
   void FillBatch(StepBatch* batch) const;
-  /// Fails when a token is not known.
+  /// Fails when a token is known neither to the host nor to the device.
   Result<> FillIds(StepBatch* batch) const;
+  /// The token at `place` is on the device, which knows it by `id`.
+  void SetDrawn(const TokenPlace& place, std::int32_t id);
   /// Different rows may be set by different threads at once.
   void SetToken(const TokenPlace& place, std::int32_t token);
 

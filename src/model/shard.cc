@@ -139,8 +139,11 @@ Result<> Shard::AllocateArena() {
     INFERD_ASSIGN(expert_weight_, device_.Allocate(bytes, "the chosen experts"));
     if (!device_.SharesHostMemory()) {
       const auto layers = static_cast<std::size_t>(plan_.layers.size());
-      INFERD_ASSIGN(chosen_, device_.AllocateHost(layers * bytes, "the chosen experts"));
-      num_chosen_.resize(layers);
+      INFERD_ASSIGN(chosen_, device_.Allocate(layers * bytes, "the chosen experts"));
+      for (StepOut& out : outs_) {
+        INFERD_ASSIGN(out.chosen, device_.AllocateHost(layers * bytes, "the chosen experts"));
+        out.num_chosen.resize(layers);
+      }
     }
     expert_tokens_.resize(static_cast<std::size_t>(plan_.experts.size()));
     if (plan_.ep > 1) {
@@ -160,6 +163,14 @@ Result<> Shard::AllocateStaging() {
         device_.AllocateHost(
             static_cast<std::size_t>(options_.max_batched_tokens * widest) * sizeof(float),
             "copies between host and device"));
+  }
+  if (!shares && (plan_.has_embedding || plan_.is_sampler())) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(options_.max_num_seqs) * sizeof(std::int32_t);
+    INFERD_ASSIGN(drawn_, device_.Allocate(outs_.size() * bytes, "tokens"));
+    for (StepOut& out : outs_) {
+      INFERD_ASSIGN(out.tokens, device_.AllocateHost(bytes, "tokens"));
+    }
   }
   if (plan_.is_sampler() && (plan_.tp > 1 || !shares)) {
     INFERD_ASSIGN(
@@ -366,10 +377,7 @@ std::int64_t Shard::activation_bytes() const {
          (gather_ ? gather_->bytes() : 0) + (exchange_ ? exchange_->bytes() : 0);
 }
 
-void Shard::ClearExpertTokens() {
-  std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0);
-  std::fill(num_chosen_.begin(), num_chosen_.end(), 0);
-}
+void Shard::ClearExpertTokens() { std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0); }
 
 void Shard::CountExperts(const std::int32_t* expert, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -379,9 +387,9 @@ void Shard::CountExperts(const std::int32_t* expert, std::int64_t count) {
   }
 }
 
-std::span<const std::int64_t> Shard::CountExpertTokens() {
-  const auto* chosen = reinterpret_cast<const std::int32_t*>(chosen_.data());
-  for (std::int64_t& count : num_chosen_) {
+std::span<const std::int64_t> Shard::CountExpertTokens(std::size_t step) {
+  const auto* chosen = reinterpret_cast<const std::int32_t*>(outs_[step].chosen.data());
+  for (std::int64_t& count : outs_[step].num_chosen) {
     CountExperts(chosen, std::exchange(count, 0));
     chosen += options_.max_batched_tokens * model_.moe.top_k;
   }

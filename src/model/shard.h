@@ -15,6 +15,7 @@
 #include "ops/device.h"
 #include "spec/parallel.h"
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,9 +46,9 @@ class Shard {
   /// Communicators outlive the next Join; null where the group has one rank. Collective.
   Result<> Join(comm::Communicator* tp, comm::Communicator* ep);
 
-  /// First stage: embeds batch.ids. Other stages: after ReceiveHidden of the previous stage's
-  /// output. All ranks of a tp group call it with the same batch; with ep all groups call it. The
-  /// batch stays until the next step.
+  /// First stage: embeds batch.ids, of which kDrawnId - i stands for the token drawn at place i.
+  /// Other stages: after ReceiveHidden of the previous stage's output. All ranks of a tp group call
+  /// it with the same batch; with ep all groups call it. The batch stays until the next step.
   Result<> Forward(const StepBatch& batch);
 
   /// Residual stream, [rows, hidden], to or from the peer of another stage.
@@ -60,19 +61,32 @@ class Shard {
   /// The sampler's device may draw the first rows' tokens. The same on all ranks of the group.
   bool samples_on_device() const { return samples_on_device_; }
   Result<> ReserveSampling(const ops::SampleLimits& limits);
-  /// On the sampler: the tokens of the rows from `first` on that `batch` describes, in
-  /// sampled_tokens() [first, first + batch's rows) once FinishLogits has waited, and the scores
-  /// that it asks for in token_scores(). Each row once.
-  void SampleRows(std::int64_t first, SampleBatch* batch);
-  const std::int32_t* sampled_tokens() const {
-    return reinterpret_cast<const std::int32_t*>(sampled_.data());
-  }
-  const ops::TokenScore* token_scores() const {
-    return reinterpret_cast<const ops::TokenScore*>(scores_.data());
-  }
+  /// On the sampler: draws or scores the rows from `first` on as `batch` says. The tokens stay on
+  /// the device, from place `at` of the step's on, below the most sequences; token_scores() gets
+  /// the scores that are asked for. Each row once.
+  void SampleRows(std::int64_t first, SampleBatch* batch, std::int64_t at);
   /// Waits. The rows from `first` on, [rows - first, vocab], on the sampler's host; null on other
-  /// ranks, and where there are none.
+  /// ranks, and where there are none. The rows before it have been sampled to places [0, first):
+  /// sampled_tokens() has them.
   Result<float*> FinishLogits(std::int64_t first);
+  /// Instead: does not wait. All ranks of the tp group get the tokens at places [0, count) of the
+  /// step, to embed them later, and in sampled_tokens() when the step is done. Collective over tp.
+  Result<> ShareTokens(std::int64_t count);
+
+  /// Two steps' tokens and experts are kept; those of step() are of the last Forward.
+  std::size_t step() const { return step_; }
+  const std::int32_t* sampled_tokens(std::size_t step) const {
+    return reinterpret_cast<const std::int32_t*>(outs_[step].tokens.data());
+  }
+  const std::int32_t* sampled_tokens() const { return sampled_tokens(step_); }
+  /// By place too, where they are asked for; null on ranks that do not sample.
+  const ops::TokenScore* token_scores(std::size_t step) const {
+    return reinterpret_cast<const ops::TokenScore*>(outs_[step].scores.data());
+  }
+  const ops::TokenScore* token_scores() const { return token_scores(step_); }
+  /// What stands for the token drawn at place `at` of the last Forward's step in later batches,
+  /// until that step's numbers are overwritten.
+  std::int32_t DrawnId(std::int64_t at) const;
   /// Both, for all rows.
   Result<float*> Logits(std::span<const std::int32_t> rows);
   std::int64_t max_logit_rows() const { return max_logit_rows_; }
@@ -89,9 +103,9 @@ class Shard {
   Result<> NeedKv();
   std::int64_t activation_bytes() const;
   std::int64_t weight_bytes() const { return weights_.bytes; }
-  /// Rows sent to each local expert since the last call of ClearExpertTokens, summed over layers.
-  /// What was done must have been waited for.
-  std::span<const std::int64_t> CountExpertTokens();
+  /// Rows sent to each local expert since the last call of ClearExpertTokens, summed over layers;
+  /// of `step`, which must have been waited for.
+  std::span<const std::int64_t> CountExpertTokens(std::size_t step);
   void ClearExpertTokens();
 
  private:
@@ -116,6 +130,14 @@ class Shard {
     std::int64_t k = 0;
     unsigned forms = 0;
     std::unique_ptr<ops::Activations> act;
+  };
+  // What a step leaves for the host; only where the device has its own memory.
+  struct StepOut {
+    ops::Memory tokens, scores;  // host, [most sequences]: drawn by the device
+    // Host, [layers, tokens, top_k]: the experts chosen, on their way to be counted. Per layer how
+    // many of them are of the step's rows.
+    ops::Memory chosen;
+    std::vector<std::int64_t> num_chosen;
   };
 
   Shard(const spec::ModelSpec& model,
@@ -154,6 +176,8 @@ class Shard {
   void LocalExperts(const ops::MoeTask& task);
   /// The layer's chosen experts are counted, now or after the step.
   void KeepChosen(std::int64_t layer, std::int64_t count);
+  /// Those of all layers to the host: behind a step's graph, which knows no step's own places.
+  void SendChosen(std::int64_t rows);
   bool IsMoe(std::int64_t layer) const {
     return model_.layers[static_cast<std::size_t>(plan_.layers.begin + layer)].moe;
   }
@@ -170,6 +194,8 @@ class Shard {
   /// act = RMS norm of x_, with what is owed added to it.
   Result<> BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act);
   Result<> BeginBlock(std::int64_t rows, const Vector& norm, float* normed);
+  /// On the device: place 0 of the last Forward's step.
+  std::int32_t* DrawnOfStep();
   Result<> AllReduce(float* data, std::int64_t rows);
   /// `count` floats of the device as the host sees them: in place, or copied to staging_.
   Result<float*> ToHost(float* data, std::int64_t count);
@@ -217,12 +243,11 @@ class Shard {
   bool samples_on_device_ = false;
   std::int64_t copied_logit_rows_ = 0;
   ops::Memory device_logits_;           // [logit rows, vocab]; gathered, for the device's sampler
-  ops::Memory sampled_, scores_;        // host, [logit rows]
   ops::Memory expert_, expert_weight_;  // [tokens, top_k]
-  // Host, [layers, tokens, top_k]: the experts chosen in this step, on their way to be counted;
-  // only where the device has its own memory. Per layer how many of them are of the step's rows.
-  ops::Memory chosen_;
-  std::vector<std::int64_t> num_chosen_;
+  std::array<StepOut, 2> outs_;
+  std::size_t step_ = 0;  // of outs_, and of drawn_
+  ops::Memory drawn_;     // [2, most sequences]; on the ranks that sample or embed
+  ops::Memory chosen_;    // [layers, tokens, top_k]; only where the device has its own memory
   std::vector<std::int64_t> expert_tokens_;
 };
 

@@ -29,26 +29,30 @@ ops::GateKind GateKindOf(spec::Activation activation) {
 
 Result<> Shard::Forward(const StepBatch& batch) {
   INFERD_CHECK(batch.rows() <= options_.max_batched_tokens);
-  const std::int64_t rows = device_.BeginStep({batch.positions, batch.sequences, batch.ids});
-  for (std::size_t layer = 0; layer < num_chosen_.size(); ++layer) {
+  step_ = 1 - step_;
+  const auto* const drawn = reinterpret_cast<const std::int32_t*>(drawn_.data());
+  const std::int64_t rows = device_.BeginStep({batch.positions, batch.sequences, batch.ids, drawn});
+  std::vector<std::int64_t>& num_chosen = outs_[step_].num_chosen;
+  for (std::size_t layer = 0; layer < num_chosen.size(); ++layer) {
     const bool kept = IsMoe(static_cast<std::int64_t>(layer)) && !exchange_;
-    num_chosen_[layer] = kept ? batch.rows() * model_.moe.top_k : 0;
+    num_chosen[layer] = kept ? batch.rows() * model_.moe.top_k : 0;
   }
-  if (device_.Replay()) {
-    return {};
+  if (!device_.Replay()) {
+    const Result<> done = Layers(batch, rows);
+    const bool kept = device_.EndGraph(done.ok());
+    INFERD_TRY(done);
+    if (!kept && tp_ != nullptr) {
+      return Internal(
+          "rank {} cannot record a step as its peers do; the next generation goes without "
+          "CUDA graphs",
+          plan_.rank);
+    }
+    if (!kept) {
+      INFERD_TRY(Layers(batch, rows));
+    }
   }
-  const Result<> done = Layers(batch, rows);
-  const bool kept = device_.EndGraph(done.ok());
-  if (kept || !done.ok()) {
-    return done;
-  }
-  if (tp_ != nullptr) {
-    return Internal(
-        "rank {} cannot record a step as its peers do; the next generation goes without "
-        "CUDA graphs",
-        plan_.rank);
-  }
-  return Layers(batch, rows);
+  SendChosen(batch.rows());
+  return {};
 }
 
 Result<> Shard::Layers(const StepBatch& batch, std::int64_t rows) {
@@ -361,6 +365,20 @@ void Shard::KeepChosen(std::int64_t layer, std::int64_t count) {
   const std::int64_t place = layer * options_.max_batched_tokens * model_.moe.top_k;
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
   device_.Copy(chosen_.floats() + place, expert_.data(), bytes);
+}
+
+void Shard::SendChosen(std::int64_t rows) {
+  if (chosen_.data() == nullptr || exchange_) {
+    return;
+  }
+  const std::size_t row_bytes = static_cast<std::size_t>(model_.moe.top_k) * sizeof(std::int32_t);
+  const std::size_t layer_bytes = static_cast<std::size_t>(options_.max_batched_tokens) * row_bytes;
+  device_.CopyRows(outs_[step_].chosen.data(),
+                   layer_bytes,
+                   chosen_.data(),
+                   layer_bytes,
+                   static_cast<std::size_t>(rows) * row_bytes,
+                   plan_.layers.size());
 }
 
 void Shard::AddSharedExpert(std::int64_t layer, std::int64_t rows) {

@@ -9,15 +9,15 @@
 namespace inferd::model {
 
 Result<> Shard::ReserveSampling(const ops::SampleLimits& limits) {
-  INFERD_TRY(device_.ReserveSampling(limits));
-  INFERD_ASSIGN(sampled_,
-                device_.AllocateHost(
-                    static_cast<std::size_t>(max_logit_rows_) * sizeof(std::int32_t), "tokens"));
-  INFERD_ASSIGN(
-      scores_,
-      device_.AllocateHost(static_cast<std::size_t>(max_logit_rows_) * sizeof(ops::TokenScore),
-                           "logprobs"));
-  return {};
+  for (StepOut& out : outs_) {
+    INFERD_ASSIGN(
+        out.scores,
+        device_.AllocateHost(
+            static_cast<std::size_t>(options_.max_num_seqs) * sizeof(ops::TokenScore), "logprobs"));
+  }
+  ops::SampleLimits of_step = limits;
+  of_step.tasks = (options_.max_num_seqs + max_logit_rows_ - 1) / max_logit_rows_;
+  return device_.ReserveSampling(of_step);
 }
 
 Result<> Shard::StartLogits(std::span<const std::int32_t> rows) {
@@ -58,15 +58,44 @@ Result<> Shard::StartLogits(std::span<const std::int32_t> rows) {
   return gather_ ? gather_->Gather(logits_, columns_.vocab, count, all_logits_) : Result<>();
 }
 
-void Shard::SampleRows(std::int64_t first, SampleBatch* batch) {
-  INFERD_CHECK(samples_on_device_ && first + batch->rows() <= num_logits_);
-  auto* const tokens = reinterpret_cast<std::int32_t*>(sampled_.data()) + first;
-  auto* const scores = reinterpret_cast<ops::TokenScore*>(scores_.data()) + first;
-  device_.Sample(batch->Task(all_logits_ + first * model_.vocab_size, tokens, scores));
+void Shard::SampleRows(std::int64_t first, SampleBatch* batch, std::int64_t at) {
+  INFERD_CHECK(samples_on_device_ && first + batch->rows() <= num_logits_ &&
+               at + batch->rows() <= options_.max_num_seqs);
+  auto* const scores = reinterpret_cast<ops::TokenScore*>(outs_[step_].scores.data());
+  device_.Sample(
+      batch->Task(all_logits_ + first * model_.vocab_size, DrawnOfStep() + at, scores + at));
+}
+
+std::int32_t* Shard::DrawnOfStep() {
+  return reinterpret_cast<std::int32_t*>(drawn_.data()) +
+         static_cast<std::int64_t>(step_) * options_.max_num_seqs;
+}
+
+std::int32_t Shard::DrawnId(std::int64_t at) const {
+  return static_cast<std::int32_t>(ops::kDrawnId -
+                                   (static_cast<std::int64_t>(step_) * options_.max_num_seqs + at));
+}
+
+Result<> Shard::ShareTokens(std::int64_t count) {
+  INFERD_CHECK(samples_on_device_ && count <= options_.max_num_seqs);
+  std::int32_t* const tokens = DrawnOfStep();
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
+  if (tp_ != nullptr) {
+    std::vector<std::size_t> of_rank(static_cast<std::size_t>(plan_.tp), 0);
+    of_rank.front() = bytes;  // the sampler's
+    INFERD_TRY(tp_->device()->AllGather(tokens, tokens, of_rank));
+  }
+  device_.Copy(outs_[step_].tokens.data(), tokens, bytes);
+  return {};
 }
 
 Result<float*> Shard::FinishLogits(std::int64_t first) {
   float* host = nullptr;
+  if (samples_on_device_ && plan_.is_sampler() && first > 0) {
+    device_.Copy(outs_[step_].tokens.data(),
+                 DrawnOfStep(),
+                 static_cast<std::size_t>(first) * sizeof(std::int32_t));
+  }
   if (all_logits_ != nullptr && first < num_logits_) {
     host = all_logits_ + first * model_.vocab_size;
     if (all_on_device_) {

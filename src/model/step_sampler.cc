@@ -122,7 +122,7 @@ Result<> StepSampler::RunSome(std::size_t begin,
   if (options_.is_sampler) {
     // While the device works on the logits, the leader makes the masks.
     INFERD_TRY(AwaitMasks(begin, end, step, deadline_ms));
-    INFERD_TRY(SampleOnDevice(begin, num_device));
+    INFERD_TRY(SampleOnDevice(begin, num_device, 0));
   }
   INFERD_ASSIGN(float* const logits, shard_.FinishLogits(static_cast<std::int64_t>(num_device)));
   if (!options_.is_sampler) {
@@ -139,6 +139,52 @@ Result<> StepSampler::RunSome(std::size_t begin,
   }
   UseAll(begin, end);
   return {};
+}
+
+bool StepSampler::IsForDevice(const spec::RowWork& work,
+                              const spec::SamplingParams& params,
+                              bool constrained) {
+  const bool samples_there = work.draft.empty() && !constrained && SamplesOnDevice(params);
+  return !work.embed && params.prompt_logprobs < 0 && (!work.sample || samples_there);
+}
+
+Result<> StepSampler::Queue(const StepBatch& batch, spec::StepResult* result) {
+  List(batch, result);
+  if (uses_.empty()) {
+    return {};
+  }
+  const auto at_once = static_cast<std::size_t>(shard_.max_logit_rows());
+  for (std::size_t begin = 0; begin < uses_.size(); begin += at_once) {
+    const std::size_t end = std::min(uses_.size(), begin + at_once);
+    order_.clear();
+    logit_rows_.clear();
+    for (std::size_t i = begin; i < end; ++i) {
+      order_.push_back(i);
+      logit_rows_.push_back(uses_[i].batch_row);
+    }
+    INFERD_TRY(shard_.StartLogits(logit_rows_));
+    if (options_.is_sampler) {
+      INFERD_TRY(SampleOnDevice(begin, order_.size(), begin));
+    }
+  }
+  INFERD_TRY(shard_.ShareTokens(static_cast<std::int64_t>(uses_.size())));
+  for (std::size_t i = 0; i < uses_.size(); ++i) {
+    rows_.SetDrawn(rows_.places()[i], shard_.DrawnId(static_cast<std::int64_t>(i)));
+  }
+  return {};
+}
+
+void StepSampler::Take(std::span<const TokenPlace> places,
+                       std::span<const std::int32_t> tokens,
+                       const ops::TokenScore* scores,
+                       spec::StepResult* result) {
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    result->sampled[i].token = tokens[i];
+    if (places[i].scored && scores != nullptr) {
+      TakeScore(scores[i], &result->sampled[i]);
+    }
+    rows_.SetToken(places[i], tokens[i]);
+  }
 }
 
 Result<> StepSampler::AwaitMasks(std::size_t begin,
@@ -168,12 +214,13 @@ bool StepSampler::AddToBatch(std::size_t begin, std::size_t index) {
   return batch_.Add(row.sampling, guesses_, use.position, use.constrained ? &use.mask : nullptr);
 }
 
-Result<> StepSampler::SampleOnDevice(std::size_t begin, std::size_t count) {
+Result<> StepSampler::SampleOnDevice(std::size_t begin, std::size_t count, std::size_t at) {
   batch_.Clear();
   std::size_t first = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (!AddToBatch(begin, order_[i])) {
-      shard_.SampleRows(static_cast<std::int64_t>(first), &batch_);
+      shard_.SampleRows(
+          static_cast<std::int64_t>(first), &batch_, static_cast<std::int64_t>(at + first));
       INFERD_TRY(device_.Wait());
       batch_.Clear();
       first = i;
@@ -181,7 +228,8 @@ Result<> StepSampler::SampleOnDevice(std::size_t begin, std::size_t count) {
     }
   }
   if (batch_.rows() > 0) {
-    shard_.SampleRows(static_cast<std::int64_t>(first), &batch_);
+    shard_.SampleRows(
+        static_cast<std::int64_t>(first), &batch_, static_cast<std::int64_t>(at + first));
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepSampler: which rows of a step need logits and what becomes of them: samples, checks of
 // guesses, scores of prompt tokens. What the device can draw and score never brings its logits to
-// the host.
+// the host, and where there is nothing else the host need not wait for it either.
 #pragma once
 
 #include "model/mask_box.h"
@@ -47,6 +47,21 @@ class StepSampler {
   /// The tokens of the last Run in the order of RowTable::places.
   std::span<const std::int32_t> ids() const { return ids_; }
 
+  /// True: whatever this work asks for, the device can be given before it has done anything of it.
+  /// Depends on the request and the plan alone, so that all ranks of a group agree.
+  static bool IsForDevice(const spec::RowWork& work,
+                          const spec::SamplingParams& params,
+                          bool constrained);
+  /// As Run for such work, but does not wait: gives the samples to the device and tells the table
+  /// that they are there. Collective over tp. result's samples lack their tokens.
+  Result<> Queue(const StepBatch& batch, spec::StepResult* result);
+  /// Once the step is done: its tokens, by place, to the table and to result's samples, with the
+  /// scores that are asked for (null: this rank has none).
+  void Take(std::span<const TokenPlace> places,
+            std::span<const std::int32_t> tokens,
+            const ops::TokenScore* scores,
+            spec::StepResult* result);
+
  private:
   // A row of logits in this step and what it is for.
   struct LogitUse {
@@ -69,8 +84,8 @@ class StepSampler {
   Result<> RunSome(std::size_t begin, std::size_t end, std::int64_t step, std::int64_t deadline_ms);
   bool IsOnDevice(const LogitUse& use) const;
   Result<> AwaitMasks(std::size_t begin, std::size_t end, std::int64_t step, std::int64_t ms);
-  /// Queues the samples of the first `count` of order_.
-  Result<> SampleOnDevice(std::size_t begin, std::size_t count);
+  /// Queues the samples of the first `count` of order_, to the step's places from `at` on.
+  Result<> SampleOnDevice(std::size_t begin, std::size_t count, std::size_t at);
   /// One of them; false: the batch is full.
   bool AddToBatch(std::size_t begin, std::size_t index);
   void UseAll(std::size_t begin, std::size_t end);

@@ -8,7 +8,7 @@
 //
 // Pointers are device addresses (from Allocate) unless they are said to be the host's; spans are
 // the host's. On the CPU the two are one. Operations run in the order given; on a GPU they may
-// still be running when the call returns, and what fails is told by the next Wait.
+// still be running when the call returns, and what fails is told by the next wait.
 #pragma once
 
 #include "base/dtype.h"
@@ -114,6 +114,8 @@ class Device {
   virtual bool Broken() const = 0;
   /// Room for what BeginStep will bring; once, before the first step.
   virtual Result<> Reserve(const StepLimits& limits) = 0;
+  /// How many steps may be under way at once: begun, and not waited for. Beginning one more waits.
+  virtual int StepsAtOnce() const { return 1; }
   /// Comes before the operations of a step, with the rows that Embed, QkvPost and Attention will
   /// name. Returns for how many rows the operations are to be given: the step's, or more where a
   /// graph has more; those have no token, see nothing and store nothing.
@@ -131,6 +133,13 @@ class Device {
   /// Forgets what was recorded. On: steps are recorded from now on, where RecordsGraphs.
   virtual void ResetGraphs([[maybe_unused]] bool on) {}
   virtual GraphCounts graph_counts() const { return {}; }
+  /// Behind everything given to the step begun last: its name for the two below. The next step may
+  /// begin; Wait ends it too.
+  virtual std::uint64_t EndStep() { return 0; }
+  /// True: WaitForStep returns at once. Asked again and again by who has other things to do.
+  virtual bool IsStepDone(std::uint64_t) { return true; }
+  /// As Wait, but only for what was given before that EndStep.
+  virtual Result<> WaitForStep(std::uint64_t) { return Wait(); }
 
   /// True: Pack takes scales, for F8_E4M3 and I8.
   virtual bool TakesScales() const { return false; }

@@ -52,15 +52,17 @@ struct SampleTask {
   /// Bits of the allowed tokens, [rows, spec::MaskWords(vocab)]; read where has_mask, empty:
   /// nowhere.
   std::span<const std::uint32_t> masks;
-  /// Pinned host memory, [rows]; there after the next Wait. -1: nothing is allowed, or the row of
-  /// a token that is not given holds NaN or an infinity.
+  /// Device memory, [rows]. -1: nothing is allowed, or the row of a token that is not given holds
+  /// NaN or an infinity.
   std::int32_t* tokens = nullptr;
-  /// The same, of the raw logits, for the rows with `top`; null: none has it.
+  /// Pinned host memory, [rows], there after the next wait: of the raw logits, for the rows with
+  /// `top`; null: none has it.
   TokenScore* scores = nullptr;
 };
 
-/// The most that the tasks between two waits hold together.
+/// The most that a task holds.
 struct SampleLimits {
+  std::int64_t tasks = 1;  // in a step, between two waits
   std::int64_t rows = 0;
   std::int64_t vocab = 0;
   std::int64_t edits = 0;

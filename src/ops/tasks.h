@@ -82,11 +82,17 @@ struct AttentionSequence {
   std::span<const std::int32_t> pages;  // page table, covers start + num_rows tokens
 };
 
+/// An id of kDrawnId - i stands for StepRows::drawn[i].
+inline constexpr std::int32_t kDrawnId = -2;
+
 /// What all operations of a step share. The spans stay until the next step begins.
 struct StepRows {
   std::span<const std::int32_t> positions;  // [rows]
   std::span<const AttentionSequence> sequences;
   std::span<const std::int32_t> ids = {};  // [rows], or empty where nothing is embedded
+  /// Device memory, the same for all steps: tokens that the host need not know yet. Null: no id
+  /// stands for one.
+  const std::int32_t* drawn = nullptr;
 };
 
 /// After the QKV product: adds nothing, normalises heads if asked, rotates Q and K, stores K and V,
@@ -118,7 +124,7 @@ struct StepLimits {
   std::int64_t pages_per_sequence = 0;
   std::span<const std::int32_t> kv_head_of;  // as AttentionTask's
   std::int64_t head_dim = 0;
-  /// Lists of ids, of up to `rows` each, that Embed is given between two waits.
+  /// Lists of ids, of up to `rows` each, that Embed is given in a step between two waits.
   std::int64_t row_lists = 1;
   /// Rows of the steps that are recorded as graphs, ascending, at most `rows`; empty: none.
   std::span<const std::int32_t> graph_sizes;

@@ -71,7 +71,53 @@ class SimRank final : public model::Rank {
     return {};
   }
 
-  Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan) override {
+  Result<> Begin(const spec::StepPlan& plan) override {
+    INFERD_ASSIGN(result_, RunStep(plan));
+    under_way_ = true;
+    return {};
+  }
+  bool MayBegin(const spec::StepPlan&) const override { return !under_way_; }
+  Result<std::optional<spec::StepResult>> Finish() override {
+    under_way_ = false;
+    return std::exchange(result_, std::nullopt);
+  }
+  std::size_t num_under_way() const override { return under_way_ ? 1 : 0; }
+  bool IsDone() override { return true; }
+  void Drop() override { under_way_ = false; }
+
+  void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
+
+  void Abort() override {
+    masks_.Abort();
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+    for (comm::Communicator* comm :
+         {comms_.tp.get(), comms_.ep.get(), comms_.pp.get(), comms_.ids.get()}) {
+      if (comm != nullptr) {
+        comm->Abort();
+      }
+    }
+  }
+
+  bool broken() const override { return false; }
+  std::int64_t page_tokens() const override { return kPageTokens; }
+  model::RankMemory memory() const override { return memory_; }
+  std::string Describe() const override {
+    return fmt::format("rank {} on a simulated {}{}: layers [{}, {})",
+                       plan_.rank,
+                       device_.profile.name,
+                       device_.model.empty() ? "" : " that runs " + device_.model,
+                       plan_.layers.begin,
+                       plan_.layers.end);
+  }
+
+ private:
+  using Message = std::array<std::byte, 8>;
+
+  bool Mine(const spec::RowWork& work) const { return work.group == plan_.group; }
+
+  Result<std::optional<spec::StepResult>> RunStep(const spec::StepPlan& plan) {
     if (!joined_ || plan.generation != generation_ ||
         (last_step_ >= 0 && plan.step != last_step_ + 1)) {
       return FailedPrecondition("step {} of generation {} came after step {} of generation {}",
@@ -109,37 +155,6 @@ class SimRank final : public model::Rank {
     return std::optional<spec::StepResult>(std::move(result));
   }
 
-  void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
-
-  void Abort() override {
-    masks_.Abort();
-    const std::lock_guard lock(mutex_);
-    aborted_ = true;
-    changed_.notify_all();
-    for (comm::Communicator* comm :
-         {comms_.tp.get(), comms_.ep.get(), comms_.pp.get(), comms_.ids.get()}) {
-      if (comm != nullptr) {
-        comm->Abort();
-      }
-    }
-  }
-
-  bool broken() const override { return false; }
-  std::int64_t page_tokens() const override { return kPageTokens; }
-  model::RankMemory memory() const override { return memory_; }
-  std::string Describe() const override {
-    return fmt::format("rank {} on a simulated {}{}: layers [{}, {})",
-                       plan_.rank,
-                       device_.profile.name,
-                       device_.model.empty() ? "" : " that runs " + device_.model,
-                       plan_.layers.begin,
-                       plan_.layers.end);
-  }
-
- private:
-  using Message = std::array<std::byte, 8>;
-
-  bool Mine(const spec::RowWork& work) const { return work.group == plan_.group; }
   // As in model::Rank: the sampler's tokens go to the first-stage ranks that are not it.
   bool receives_ids() const {
     return plan_.has_embedding && !plan_.is_sampler() && comms_.ids != nullptr;
@@ -330,6 +345,8 @@ class SimRank final : public model::Rank {
   std::deque<std::int64_t> pending_;  // steps whose tokens have not come yet
   std::int64_t end_ns_ = 0;           // of the last step
   std::int64_t spent_ns_ = 0;
+  bool under_way_ = false;  // a step, and what it gave
+  std::optional<spec::StepResult> result_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "worker/groups.h"
 #include "worker/sim_rank.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -28,6 +29,10 @@ namespace {
 /// Plans in flight are few (stages + 1); a leader that sends more than this is broken.
 constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr std::int64_t kProgressPeriodMs = 100;
+/// With a step under way the main thread yields between looks for this long (most steps are
+/// shorter), then sleeps.
+constexpr std::chrono::milliseconds kYieldFor{20};
+constexpr std::chrono::microseconds kLookPeriod{100};
 
 class Worker {
  public:
@@ -41,6 +46,9 @@ class Worker {
     Result<> result = WorkLoop();
     client_->Close();
     reader.join();
+    if (rank_ != nullptr) {
+      rank_->Drop();
+    }
     return result;
   }
 
@@ -92,7 +100,7 @@ class Worker {
 
   Result<> WorkLoop() {
     for (;;) {
-      std::optional<rpc::ToWorker> message = inbox_.PopFor(std::chrono::hours(1));
+      INFERD_ASSIGN(std::optional<rpc::ToWorker> message, NextMessage());
       if (!message) {
         if (!inbox_.closed()) {
           continue;
@@ -105,6 +113,38 @@ class Worker {
       }
       INFERD_TRY(std::visit([this](auto& m) { return Handle(m); }, *message));
     }
+  }
+
+  /// Nothing: none came for long, or none will come. Finishes steps meanwhile, but a plan that is
+  /// there goes first: the device should have it before it is done with the step before.
+  Result<std::optional<rpc::ToWorker>> NextMessage() {
+    auto began = std::chrono::steady_clock::now();
+    while (rank_ != nullptr && rank_->num_under_way() > 0) {
+      std::optional<rpc::ToWorker> message = inbox_.TryPop();
+      if (message || inbox_.closed()) {
+        return message;
+      }
+      if (rank_->IsDone()) {
+        INFERD_TRY(FinishStep());
+        began = std::chrono::steady_clock::now();
+      } else if (std::chrono::steady_clock::now() - began < kYieldFor) {
+        ::sched_yield();
+      } else if (message = inbox_.PopFor(kLookPeriod); message) {
+        return message;
+      }
+    }
+    return inbox_.PopFor(std::chrono::hours(1));
+  }
+
+  Result<> FinishStep() {
+    Result<std::optional<spec::StepResult>> result = rank_->Finish();
+    if (!result.ok()) {
+      return ReportFault(result.error());
+    }
+    if (result->has_value()) {
+      client_->Send(**std::move(result));
+    }
+    return {};
   }
 
   Result<> Handle(const spec::LoadRequest& load) {
@@ -160,22 +200,29 @@ class Worker {
   }
 
   Result<> Handle(const spec::StepPlan& plan) {
-    if (rank_ == nullptr || plan.generation != generation_ || IsAborted(plan.generation) ||
-        faulted_) {
+    if (rank_ == nullptr || plan.generation != generation_ || IsAborted(plan.generation)) {
       return {};
     }
-    Result<std::optional<spec::StepResult>> result = rank_->Run(plan);
-    if (!result.ok()) {
-      return ReportFault(result.error().WithContext(fmt::format("step {}", plan.step)));
+    while (!faulted_ && !rank_->MayBegin(plan)) {
+      INFERD_TRY(FinishStep());
     }
-    if (result->has_value()) {
-      client_->Send(**std::move(result));
+    if (faulted_) {
+      return {};
+    }
+    if (Result<> begun = rank_->Begin(plan); !begun.ok()) {
+      return ReportFault(begun.error().WithContext(fmt::format("step {}", plan.step)));
+    }
+    while (rank_->num_under_way() > 0 && rank_->IsDone()) {
+      INFERD_TRY(FinishStep());
     }
     return {};
   }
 
   Result<> Handle(const rpc::Abort& abort) {
     faulted_ = false;
+    if (rank_ != nullptr) {
+      rank_->Drop();
+    }
     if (abort.release_memory && rank_ != nullptr) {
       rank_->ReleaseMemory();
     }

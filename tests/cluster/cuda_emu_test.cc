@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -73,6 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts,
     CudaEmuTest,
     testing::Values(
+        Layout{"llama", "llama", Parallel(1, 1, 1)},
         Layout{"llama_tp2", "llama", Parallel(2, 1, 1)},
         Layout{"llama_tp2_host", "llama", Parallel(2, 1, 1), spec::CommBackend::kHost},
         Layout{"llama_pp2", "llama", Parallel(1, 2, 1)},
@@ -85,6 +87,92 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"gemma2_tp2", "gemma2", Parallel(2, 1, 1)},
         Layout{"gemma3_tp2_pp2", "gemma3", Parallel(2, 2, 1)}),
     [](const testing::TestParamInfo<Layout>& layout) { return layout.param.name; });
+
+// The next step is on the device before the end of the one before it is known: what it then draws
+// for a sequence that has ended is dropped, and a fault loses two steps.
+class CudaEmuStepsAheadTest : public testing::TestWithParam<Layout> {};
+
+TEST_P(CudaEmuStepsAheadTest, StopsCancelsAndFaultsLoseNothing) {
+  constexpr std::int32_t kLong = 24;
+  ServerOptions options;
+  options.device = "cuda-emu";
+  options.model = GetParam().model;
+  options.parallel = GetParam().parallel;
+  options.comm = GetParam().comm;
+  options.step_deadline_ms = 60'000;
+  Server server(options);
+  ASSERT_NE(server.leader(), nullptr);
+  const auto request = [&](std::size_t i) {
+    leader::GenerateRequest one;
+    one.prompt = RandomPrompts(kPrompts, kVocab, 24, 5)[i];
+    one.max_tokens = kLong;
+    one.num_speculative_tokens = 0;
+    one.sampling.temperature = 1;
+    one.sampling.seed = 40 + i;
+    one.sampling.repetition_penalty = i == 1 ? 1.2 : 1;  // waits for its tokens
+    return one;
+  };
+  const auto run = [&](const auto& change, const auto& meanwhile) {
+    std::vector<std::uint32_t> slots;
+    for (std::size_t i = 0; i < kPrompts; ++i) {
+      leader::GenerateRequest one = request(i);
+      change(i, one);
+      slots.push_back(server.Submit(std::move(one)));
+    }
+    meanwhile(slots);
+    std::vector<Answer> answers;
+    for (const std::uint32_t slot : slots) {
+      answers.push_back(server.collector().Wait(slot));
+    }
+    EXPECT_EQ(server.PagesInUseWhenIdle(), 0);
+    return answers;
+  };
+  const auto as_it_is = [](std::size_t, leader::GenerateRequest&) {};
+  const auto nothing = [](const auto&) {};
+  Tokens expected;
+  for (const Answer& answer : run(as_it_is, nothing)) {
+    ASSERT_EQ(answer.tokens.size(), static_cast<std::size_t>(kLong)) << answer.error;
+    expected.push_back(answer.tokens);
+  }
+
+  const auto stopped = run(
+      [&](std::size_t i, auto& one) { one.stop_token_ids = {expected[i][3 + 4 * i]}; }, nothing);
+  for (std::size_t i = 0; i < kPrompts; ++i) {
+    const auto end = std::find(expected[i].begin(), expected[i].end(), expected[i][3 + 4 * i]);
+    EXPECT_EQ(stopped[i].finish, leader::FinishReason::kStop);
+    EXPECT_EQ(stopped[i].tokens, std::vector<std::int32_t>(expected[i].begin(), end + 1));
+  }
+  const auto first_tokens = [&](const std::vector<std::uint32_t>& slots) {
+    for (const std::uint32_t slot : slots) {
+      server.collector().WaitForTokens(slot, 3);
+    }
+  };
+  const auto cancelled = run(as_it_is, [&](const auto& slots) {
+    first_tokens(slots);
+    for (std::size_t i = 0; i < kPrompts; i += 2) {
+      server.leader()->Cancel({0, slots[i], 0}, -1);
+    }
+  });
+  const auto killed = run(as_it_is, [&](const auto& slots) {
+    first_tokens(slots);
+    ASSERT_EQ(::kill(Server::WorkerPids().back(), SIGKILL), 0);
+  });
+  for (std::size_t i = 0; i < kPrompts; ++i) {
+    EXPECT_TRUE(
+        std::equal(cancelled[i].tokens.begin(), cancelled[i].tokens.end(), expected[i].begin()));
+    EXPECT_GE(cancelled[i].tokens.size(), i % 2 == 0 ? 3U : static_cast<std::size_t>(kLong));
+    EXPECT_EQ(killed[i].tokens, expected[i]) << killed[i].error;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts,
+                         CudaEmuStepsAheadTest,
+                         testing::Values(Layout{"llama", "llama", Parallel(1, 1, 1)},
+                                         Layout{"llama_tp2", "llama", Parallel(2, 1, 1)},
+                                         Layout{"llama_pp2", "llama", Parallel(1, 2, 1)}),
+                         [](const testing::TestParamInfo<Layout>& layout) {
+                           return layout.param.name;
+                         });
 
 // The peers of a dead rank wait for it inside a collective on their devices; they must leave it
 // long before the step's deadline.

@@ -231,7 +231,7 @@ class Runner {
       for (std::size_t i = 0; i < rows.size(); ++i) {
         (void)samples_->Add(greedy, {}, 1, nullptr);
       }
-      shard_->SampleRows(0, samples_.get());
+      shard_->SampleRows(0, samples_.get(), 0);
       INFERD_TRY(shard_->FinishLogits(static_cast<std::int64_t>(rows.size())));
       const std::int32_t* const sampled = shard_->sampled_tokens();
       tokens_.insert(tokens_.end(), sampled, sampled + rows.size());

@@ -26,17 +26,21 @@ std::vector<std::byte> Store(DType type, const std::vector<float>& values) {
 
 TEST(EmbeddingCuda, RowsOfTheTableAndZerosOutsideIt) {
   constexpr std::int64_t kHidden = 77, kTableRows = 9, kFirst = 20;
-  const std::vector<std::int32_t> ids = {20, 28, 25, 19, 29, 25, 0};
+  // The last four stand for tokens that were drawn, one of which failed and one is another rank's.
+  const std::vector<std::int32_t> ids = {20, 28, 25, 19, 29, 25, 0, -1, -2, -4, -3, -5};
+  const std::vector<std::int32_t> drawn = {27, -1, 22, 30};
+  const std::vector<std::int32_t> meant = {20, 28, 25, 19, 29, 25, 0, -1, 27, 22, -1, 30};
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     const auto table = Store(type, RandomFloats(kTableRows * kHidden, 1));
     const DeviceArray<std::byte> dt(table);
-    const DeviceArray<std::int32_t> di(ids);
+    const DeviceArray<std::int32_t> di(ids), dd(drawn);
     const DeviceArray<float> x(ids.size() * kHidden);
     EXPECT_OK(Embed(type,
                     dt.get(),
                     kTableRows,
                     kFirst,
                     di.get(),
+                    dd.get(),
                     static_cast<std::int64_t>(ids.size()),
                     kHidden,
                     1.5F,
@@ -44,7 +48,7 @@ TEST(EmbeddingCuda, RowsOfTheTableAndZerosOutsideIt) {
                     kHidden,
                     nullptr));
     std::vector<float> want;
-    for (const std::int32_t id : ids) {
+    for (const std::int32_t id : meant) {
       std::vector<float> row(kHidden, 0.0F);
       if (id >= kFirst && id < kFirst + kTableRows) {
         DequantRow(
@@ -62,7 +66,7 @@ TEST(EmbeddingCuda, ATypeWithoutAKernelIsRefused) {
   const DeviceArray<std::byte> table(16);
   const DeviceArray<std::int32_t> ids(std::vector<std::int32_t>{0});
   const DeviceArray<float> x(4);
-  EXPECT_EQ(Embed(DType::kI32, table.get(), 1, 0, ids.get(), 1, 4, 1, x.get(), 4, nullptr),
+  EXPECT_EQ(Embed(DType::kI32, table.get(), 1, 0, ids.get(), nullptr, 1, 4, 1, x.get(), 4, nullptr),
             Status::kInvalidValue);
 }
 

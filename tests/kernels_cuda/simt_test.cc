@@ -2,6 +2,7 @@
 // The emulated runtime itself: memory limits, streams, events, graphs, faults.
 #include "device_fixture.h"
 #include "kernels/rows/rows_cuda.h"
+#include "kernels/simt/settings.h"
 
 #include <gtest/gtest.h>
 
@@ -57,6 +58,32 @@ TEST(Simt, StreamsRunInOrderAndEventsJoinThem) {
   cudaEventDestroy(event);
   cudaStreamDestroy(first);
   cudaStreamDestroy(second);
+}
+
+TEST(Simt, WaitingForAnEventLeavesWhatIsBehindIt) {
+  cudaStream_t stream;
+  cudaEvent_t event;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  const DeviceArray<float> x(std::vector<float>(1, 1.0F));
+  const bool lazy = simt::GetSettings().lazy_streams;
+  for (const bool asks : {false, true}) {
+    const float before = *x.get();
+    EXPECT_OK(Add(x.get(), 1, x.get(), 1, 1, 1, stream));
+    ASSERT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+    EXPECT_OK(Add(x.get(), 1, x.get(), 1, 1, 1, stream));
+    if (asks) {
+      EXPECT_EQ(cudaEventQuery(event), lazy ? cudaErrorNotReady : cudaSuccess);
+      EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+    } else {
+      EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+    }
+    EXPECT_EQ(*x.get(), (lazy ? 2 : 4) * before);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(*x.get(), 4 * before);
+  }
+  cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
 }
 
 TEST(Simt, AGraphReplaysWhatWasCaptured) {

@@ -24,6 +24,11 @@ CudaDevice::CudaDevice(int index,
 CudaDevice::~CudaDevice() {
   if (stream_ != nullptr && cudaSetDevice(index_) == cudaSuccess) {
     (void)cudaStreamSynchronize(stream_);
+    for (cudaEvent_t event : steps_.ended) {
+      if (event != nullptr) {
+        (void)cudaEventDestroy(event);
+      }
+    }
     (void)cudaStreamDestroy(stream_);
   }
 }
@@ -32,6 +37,9 @@ Result<> CudaDevice::Init() {
   constexpr std::size_t kLoadStagingBytes = 64U << 10U;  // Reserve makes room for steps
   if (Use()) {
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    for (cudaEvent_t& event : steps_.ended) {
+      Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    }
   }
   if (error_) {
     return *error_;
@@ -42,7 +50,10 @@ Result<> CudaDevice::Init() {
 }
 
 Result<Staging> CudaDevice::MakeStaging(std::size_t bytes) {
-  INFERD_ASSIGN(Memory host, AllocateHost(bytes, "staging"));
+  std::array<Memory, 2> host;
+  for (Memory& half : host) {
+    INFERD_ASSIGN(half, AllocateHost(bytes, "staging"));
+  }
   INFERD_ASSIGN(Memory device, Allocate(bytes, "staging"));
   return Staging(std::move(host), std::move(device));
 }
@@ -167,6 +178,11 @@ Result<> CudaDevice::Wait() {
   const CudaQueue::Waited waited = queue_.Wait();
   staging_.Reset();
   sample_staging_.Reset();
+  steps_.done = steps_.begun;
+  return Conclude(waited);
+}
+
+Result<> CudaDevice::Conclude(const CudaQueue::Waited& waited) {
   if (waited.error == cudaErrorNotReady) {
     error_ = Internal(
         "{} does not come to an end after {}; this worker ends", name_, waited.given_up->message());

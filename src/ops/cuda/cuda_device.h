@@ -15,6 +15,7 @@
 #include "ops/cuda/cuda_products.h"
 #include "ops/cuda/cuda_queue.h"
 #include "ops/cuda/staging.h"
+#include "ops/cuda/step_places.h"
 #include "ops/device.h"
 #include "ops/thread_team.h"
 
@@ -64,6 +65,10 @@ class CudaDevice final : public Device {
   bool RecordsGraphs() const override { return graphs_.records(); }
   void ResetGraphs(bool on) override { graphs_.Reset(on); }
   GraphCounts graph_counts() const override { return graphs_.counts(); }
+  int StepsAtOnce() const override { return StepsUnderWay::kMost; }
+  std::uint64_t EndStep() override;
+  bool IsStepDone(std::uint64_t step) override;
+  Result<> WaitForStep(std::uint64_t step) override;
   bool TakesScales() const override { return true; }
   bool TakesColumnOrder() const override { return true; }
   Result<std::unique_ptr<PackedMatrix>> Pack(DType type,
@@ -139,36 +144,6 @@ class CudaDevice final : public Device {
     Check(static_cast<cudaError_t>(status), what);
   }
 
-  // Consecutive sequences of a step that the same attention kernel takes.
-  struct Run {
-    bool tiles = false;
-    std::int64_t first_row = 0;
-    std::int64_t num_rows = 0;
-    std::int64_t first_sequence = 0;
-    std::int64_t num_sequences = 0;
-    std::int64_t longest = 0;  // most rows of a sequence
-    std::int64_t tokens = 0;   // bound of position + 1
-  };
-  // Where steps put their rows: the same places for all of them, since graphs hold the addresses.
-  struct StepPlaces {
-    std::int64_t line = 0;       // ints between two lists of rows
-    std::int64_t max_pages = 0;  // ints between two page tables
-    Memory host, device;         // [4, line]: positions, ids, sequence of, first row of a sequence
-    Memory host_pages, device_pages;  // [sequences, max_pages]
-
-    static std::int32_t* Ints(const Memory& memory) {
-      return reinterpret_cast<std::int32_t*>(memory.data());
-    }
-  };
-  // The rows of a step on the device.
-  struct Step {
-    StepRows host;  // as given, to see that operations name the same
-    kernels::cuda::StepRows rows;
-    const std::int32_t* ids = nullptr;        // [rows]
-    const std::int32_t* row_begin = nullptr;  // [sequences + 1]
-    std::vector<Run> runs;
-    GraphShape shape;  // rows 0: not for a graph
-  };
   // Buffers of Moe for the most (row, slot) pairs, and the experts' matrices of each layer.
   struct Experts {
     std::int64_t pairs = 0;
@@ -187,7 +162,9 @@ class CudaDevice final : public Device {
     std::unordered_map<const PackedMatrix* const*, List> lists;
   };
 
-  /// A copy of `ids` on the device, until the next Wait; null after an error.
+  /// What a wait has shown, with the error to return.
+  Result<> Conclude(const CudaQueue::Waited& waited);
+  /// A copy of `ids` on the device, until the next wait; null after an error.
   const std::int32_t* Stage(std::span<const std::int32_t> ids);
   Result<Staging> MakeStaging(std::size_t bytes);
   /// `rows` host rows of `bytes`, `stride` apart, to the device through pinned memory.
@@ -230,10 +207,12 @@ class CudaDevice final : public Device {
                          const MatMulTask& task);
   /// Products with weights and rows of bytes.
   void MatMulBytes(const CudaActivations& act, std::int64_t rows, const MatMulTask& task);
+  /// Numbers a step and gives it its half of the host's memory, once no other step needs that.
+  void TakeTurn();
   void ListRuns(const StepRows& step);
   /// Writes the step's lists and page tables into the pinned half of places_.
   void FillPlaces(const StepRows& step);
-  void AttendRows(const kernels::cuda::AttentionArgs& args, const Run& run);
+  void AttendRows(const kernels::cuda::AttentionArgs& args, const AttentionRun& run);
   Result<> ListExpertRows(std::span<const PackedMatrix* const> experts);
   kernels::cuda::GroupedArgs GroupedArgsOf(std::span<const PackedMatrix* const> experts) const;
   kernels::cuda::GroupedArgs PlacedArgs(std::span<const PackedMatrix* const> experts,
@@ -251,10 +230,11 @@ class CudaDevice final : public Device {
   bool recording_ = false;
   cudaError_t recording_error_ = cudaSuccess;  // the last of a recording
   std::array<Memory, 2> upload_;               // pinned, while loading
-  Staging staging_, sample_staging_;           // of a step; until the next Wait
+  Staging staging_, sample_staging_;           // of a step; until it is waited for
   StepPlaces places_;
   bool row_kernel_only_ = false;
   Step step_;
+  StepsUnderWay steps_;
   Memory group_begin_;  // [kv heads + 1]
   int max_group_ = 1;
   Memory workspace_;  // of the attention over workspace_rows_ rows at a time

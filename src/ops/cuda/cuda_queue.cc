@@ -105,14 +105,12 @@ std::uint64_t CudaQueue::Passed() {
   return passed_;
 }
 
-CudaQueue::Waited CudaQueue::Wait() {
-  if (guard_ == nullptr) {
-    return {cudaStreamSynchronize(stream_), {}};
-  }
+template <class Query>
+CudaQueue::Waited CudaQueue::Poll(Query query) {
   Waited waited;
   Clock::time_point began = Clock::now();
   for (;;) {
-    waited.error = cudaStreamQuery(stream_);
+    waited.error = waited.given_up ? cudaStreamQuery(stream_) : query();
     if (waited.error != cudaErrorNotReady) {
       break;
     }
@@ -135,6 +133,28 @@ CudaQueue::Waited CudaQueue::Wait() {
     }
   }
   return waited;
+}
+
+CudaQueue::Waited CudaQueue::Wait() {
+  if (guard_ == nullptr) {
+    return {cudaStreamSynchronize(stream_), {}};
+  }
+  return Poll([this] { return cudaStreamQuery(stream_); });
+}
+
+CudaQueue::Waited CudaQueue::WaitFor(cudaEvent_t event) {
+  if (guard_ == nullptr) {
+    return {cudaEventSynchronize(event), {}};
+  }
+  return Poll([event] { return cudaEventQuery(event); });
+}
+
+bool CudaQueue::Look(cudaEvent_t event, std::chrono::nanoseconds waited) {
+  if (cudaEventQuery(event) != cudaErrorNotReady) {
+    return true;
+  }
+  (void)cudaGetLastError();  // No error, but some versions keep it as one.
+  return guard_ != nullptr && !guard_->Check(waited).ok();
 }
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

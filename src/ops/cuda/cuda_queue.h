@@ -9,6 +9,7 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -52,8 +53,16 @@ class CudaQueue final : public tensor::DeviceQueue {
     std::optional<Error> given_up;
   };
   Waited Wait();
+  /// The same for what was given before `event` was recorded; what came later may go on.
+  Waited WaitFor(cudaEvent_t event);
+  /// One look at it. True: WaitFor returns at once, or gives up.
+  bool Look(cudaEvent_t event, std::chrono::nanoseconds waited);
 
  private:
+  /// Asks `query` until it knows, and the guard; with its error, the whole stream.
+  template <class Query>
+  Waited Poll(Query query);
+
   struct Outstanding {
     std::uint64_t mark = 0;
     cudaEvent_t event = nullptr;

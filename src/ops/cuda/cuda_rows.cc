@@ -12,6 +12,8 @@ namespace {
 
 namespace k = kernels::cuda;
 
+static_assert(kDrawnId == k::kDrawnId);
+
 kernels::Gate KernelGate(GateKind kind) {
   switch (kind) {
     case GateKind::kSilu:
@@ -38,10 +40,19 @@ void CudaDevice::Embed(DType type,
   const std::int32_t* const device_ids = of_step ? step_.ids : Stage(ids);
   const std::int64_t rows = of_step ? step_.rows.rows : static_cast<std::int64_t>(ids.size());
   if (device_ids != nullptr && Use()) {
-    Check(
-        k::Embed(
-            type, table, table_rows, first_id, device_ids, rows, hidden, scale, x, hidden, stream_),
-        "embedding");
+    Check(k::Embed(type,
+                   table,
+                   table_rows,
+                   first_id,
+                   device_ids,
+                   of_step ? step_.host.drawn : nullptr,
+                   rows,
+                   hidden,
+                   scale,
+                   x,
+                   hidden,
+                   stream_),
+          "embedding");
   }
 }
 

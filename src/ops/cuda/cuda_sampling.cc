@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens from logits on a CUDA device: only the ids, and what the logits say of them,
-// go back to the host.
+// Tokens from logits on a CUDA device, where they stay until they are asked for, and what the
+// logits say of them.
 #include "base/check.h"
 #include "kernels/rows/rows_cuda.h"
 #include "kernels/sampling/sampling_cuda.h"
@@ -50,12 +50,11 @@ Result<> CudaDevice::ReserveSampling(const SampleLimits& limits) {
   constexpr std::int64_t kAlign = 256;
   const std::int64_t row_bytes = static_cast<std::int64_t>(sizeof(k::SamplingRow)) + 1 +
                                  WordsOf(limits.vocab) * static_cast<std::int64_t>(sizeof(int)) +
-                                 static_cast<std::int64_t>(sizeof(std::int32_t)) +
                                  static_cast<std::int64_t>(sizeof(TokenScore));
-  const std::int64_t bytes = limits.rows * (row_bytes + 7 * kAlign) +
+  const std::int64_t bytes = limits.rows * (row_bytes + 6 * kAlign) +
                              limits.edits * static_cast<std::int64_t>(sizeof(k::LogitEdit)) +
                              limits.bans * static_cast<std::int64_t>(sizeof(std::int32_t));
-  INFERD_ASSIGN(sample_staging_, MakeStaging(static_cast<std::size_t>(bytes)));
+  INFERD_ASSIGN(sample_staging_, MakeStaging(static_cast<std::size_t>(limits.tasks * bytes)));
   return {};
 }
 
@@ -75,9 +74,8 @@ void CudaDevice::Sample(const SampleTask& task) {
   const auto edits = sample_staging_.Take<k::LogitEdit>(task.edits.size());
   const auto bans = sample_staging_.Take<std::int32_t>(task.bans.size());
   const auto masks = sample_staging_.Take<std::uint32_t>(task.masks.size());
-  const auto tokens = sample_staging_.Take<std::int32_t>(rows);
   const auto scores = sample_staging_.Take<TokenScore>(task.scores != nullptr ? rows : 0);
-  INFERD_CHECK_MSG(tokens.host != nullptr && scores.host != nullptr,
+  INFERD_CHECK_MSG(params.host != nullptr && has_mask.host != nullptr && scores.host != nullptr,
                    "samples fit what was reserved");
   std::transform(task.rows.begin(), task.rows.end(), params.host, RowOf);
   std::transform(task.rows.begin(), task.rows.end(), has_mask.host, [](const SampleRow& row) {
@@ -103,10 +101,9 @@ void CudaDevice::Sample(const SampleTask& task) {
   args.num_edits = static_cast<std::int64_t>(task.edits.size());
   args.bans = bans.device;
   args.params = params.device;
-  args.token = tokens.device;
+  args.token = task.tokens;
   args.scores = scores.device;
   Check(k::Sample(args, stream_), "sampling");
-  Copy(task.tokens, tokens.device, rows * sizeof(std::int32_t));
   if (task.scores != nullptr) {
     Check(k::Score(args, stream_), "logprobs");
     Copy(task.scores, scores.device, rows * sizeof(TokenScore));

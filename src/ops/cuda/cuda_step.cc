@@ -69,9 +69,11 @@ Result<> CudaDevice::Reserve(const StepLimits& limits) {
   places_.max_pages = limits.pages_per_sequence;
   const std::size_t lists_bytes = kLists * (rows + 1) * sizeof(std::int32_t);
   const std::size_t pages_bytes = sequences * pages * sizeof(std::int32_t);
-  INFERD_ASSIGN(places_.host, AllocateHost(lists_bytes, "the rows of a step"));
+  for (std::size_t turn = 0; turn < places_.host.size(); ++turn) {
+    INFERD_ASSIGN(places_.host[turn], AllocateHost(lists_bytes, "the rows of a step"));
+    INFERD_ASSIGN(places_.host_pages[turn], AllocateHost(pages_bytes, "the page tables of a step"));
+  }
   INFERD_ASSIGN(places_.device, Allocate(lists_bytes, "the rows of a step"));
-  INFERD_ASSIGN(places_.host_pages, AllocateHost(pages_bytes, "the page tables of a step"));
   INFERD_ASSIGN(places_.device_pages, Allocate(pages_bytes, "the page tables of a step"));
   INFERD_ASSIGN(staging_,
                 MakeStaging(static_cast<std::size_t>(limits.row_lists) *
@@ -110,12 +112,12 @@ void CudaDevice::ListRuns(const StepRows& step) {
     const AttentionSequence& sequence = step.sequences[s];
     const bool tiles = !row_kernel_only_ && sequence.num_rows >= kTileRows;
     if (step_.runs.empty() || step_.runs.back().tiles != tiles) {
-      Run& run = step_.runs.emplace_back();
+      AttentionRun& run = step_.runs.emplace_back();
       run.tiles = tiles;
       run.first_row = sequence.first_row;
       run.first_sequence = static_cast<std::int64_t>(s);
     }
-    Run& run = step_.runs.back();
+    AttentionRun& run = step_.runs.back();
     run.num_rows += sequence.num_rows;
     ++run.num_sequences;
     run.longest = std::max(run.longest, sequence.num_rows);
@@ -125,7 +127,7 @@ void CudaDevice::ListRuns(const StepRows& step) {
 
 void CudaDevice::FillPlaces(const StepRows& step) {
   const std::int64_t line = places_.line;
-  std::int32_t* const position = StepPlaces::Ints(places_.host);
+  std::int32_t* const position = StepPlaces::Ints(places_.host[step_.turn]);
   std::int32_t* const ids = position + kIds * line;
   std::int32_t* const sequence_of = position + kSequenceOf * line;
   std::int32_t* const row_begin = position + kRowBegin * line;
@@ -141,16 +143,56 @@ void CudaDevice::FillPlaces(const StepRows& step) {
     row_begin[s] = static_cast<std::int32_t>(next);
     next += sequence.num_rows;
     std::fill(sequence_of + row_begin[s], sequence_of + next, static_cast<std::int32_t>(s));
-    std::copy(
-        sequence.pages.begin(),
-        sequence.pages.end(),
-        StepPlaces::Ints(places_.host_pages) + static_cast<std::int64_t>(s) * places_.max_pages);
+    std::copy(sequence.pages.begin(),
+              sequence.pages.end(),
+              StepPlaces::Ints(places_.host_pages[step_.turn]) +
+                  static_cast<std::int64_t>(s) * places_.max_pages);
   }
   INFERD_CHECK(next == static_cast<std::int64_t>(step.positions.size()));
   row_begin[step.sequences.size()] = static_cast<std::int32_t>(next);
   std::fill(position + next, position + step_.rows.rows, -1);
   std::fill(ids + next, ids + step_.rows.rows, -1);
   std::fill(sequence_of + next, sequence_of + step_.rows.rows, 0);
+}
+
+void CudaDevice::TakeTurn() {
+  if (steps_.begun - steps_.done >= StepsUnderWay::kMost) {
+    (void)Wait();  // What it fails with, later waits tell too.
+  }
+  step_.turn = ++steps_.begun % places_.host.size();
+  staging_.Turn();
+  sample_staging_.Turn();
+}
+
+std::uint64_t CudaDevice::EndStep() {
+  if (Use()) {
+    Check(cudaEventRecord(steps_.ended[step_.turn], stream_), "the end of a step");
+  }
+  return steps_.begun;
+}
+
+bool CudaDevice::IsStepDone(std::uint64_t step) {
+  if (step <= steps_.done || !Use()) {
+    return true;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (steps_.looked_at != step) {
+    steps_.looked_at = step;
+    steps_.first_look = now;
+  }
+  return queue_.Look(steps_.ended[step % steps_.ended.size()], now - steps_.first_look);
+}
+
+Result<> CudaDevice::WaitForStep(std::uint64_t step) {
+  if (!Use()) {
+    return *error_;
+  }
+  if (step <= steps_.done) {
+    return {};
+  }
+  const CudaQueue::Waited waited = queue_.WaitFor(steps_.ended[step % steps_.ended.size()]);
+  steps_.done = step;
+  return Conclude(waited);
 }
 
 std::int64_t CudaDevice::BeginStep(const StepRows& step) {
@@ -161,11 +203,12 @@ std::int64_t CudaDevice::BeginStep(const StepRows& step) {
   if (step.positions.empty() || !Use()) {
     return static_cast<std::int64_t>(step.positions.size());
   }
+  TakeTurn();
   ListRuns(step);
   step_.rows.rows = static_cast<std::int64_t>(step.positions.size());
   if (step_.runs.size() == 1 && !step_.runs[0].tiles) {
     // Only the row kernel: its launches depend on the number of rows and the bound of tokens.
-    Run& run = step_.runs[0];
+    AttentionRun& run = step_.runs[0];
     step_.shape = graphs_.ShapeOf(step_.rows.rows, run.tokens);
     if (step_.shape.rows > 0) {
       step_.rows.rows = run.num_rows = step_.shape.rows;
@@ -175,7 +218,7 @@ std::int64_t CudaDevice::BeginStep(const StepRows& step) {
   INFERD_CHECK_MSG(
       step_.rows.rows < places_.line && step.sequences.size() * sizeof(std::int32_t) *
                                                 static_cast<std::size_t>(places_.max_pages) <=
-                                            places_.host_pages.bytes(),
+                                            places_.device_pages.bytes(),
       "a step fits what was reserved");
   FillPlaces(step);
   std::size_t used_pages = 0;
@@ -186,14 +229,14 @@ std::int64_t CudaDevice::BeginStep(const StepRows& step) {
   const std::size_t line_bytes = static_cast<std::size_t>(places_.line) * kInt;
   CopyRows(places_.device.data(),
            line_bytes,
-           places_.host.data(),
+           places_.host[step_.turn].data(),
            line_bytes,
            static_cast<std::size_t>(step_.rows.rows + 1) * kInt,
            kLists);
   const std::size_t table_bytes = static_cast<std::size_t>(places_.max_pages) * kInt;
   CopyRows(places_.device_pages.data(),
            table_bytes,
-           places_.host_pages.data(),
+           places_.host_pages[step_.turn].data(),
            table_bytes,
            used_pages * kInt,
            static_cast<std::int64_t>(step.sequences.size()));
@@ -250,7 +293,7 @@ void CudaDevice::Attention(const AttentionTask& task) {
   args.ldy = task.ldy;
   args.workspace = workspace_.floats();
   const bool has_tiles = k::HasAttentionTiles(args.kv);
-  for (const Run& run : step_.runs) {
+  for (const AttentionRun& run : step_.runs) {
     args.max_tokens = run.tokens;
     if (run.tiles && has_tiles) {
       if (Use()) {
@@ -267,7 +310,7 @@ void CudaDevice::Attention(const AttentionTask& task) {
   }
 }
 
-void CudaDevice::AttendRows(const k::AttentionArgs& args, const Run& run) {
+void CudaDevice::AttendRows(const k::AttentionArgs& args, const AttentionRun& run) {
   for (std::int64_t done = 0; done < run.num_rows && Use(); done += workspace_rows_) {
     const std::int64_t row = run.first_row + done;
     k::AttentionArgs part = args;

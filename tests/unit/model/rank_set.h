@@ -6,8 +6,10 @@
 #include "unit/model/harness.h"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,10 +41,21 @@ class RankSet {
   /// Runs all plans on all ranks, each at its own pace; results of the samplers, by (step, group).
   using Results = std::map<std::pair<std::int64_t, std::int32_t>, spec::StepResult>;
   Result<Results> Run(const std::vector<spec::StepPlan>& plans);
+  /// The same, but a step begins as soon as it may. Counts rank 0's steps that began while another
+  /// was under way, and those of them after whose beginning the device was not done with that.
+  struct Ahead {
+    std::int64_t steps = 0;
+    std::int64_t before_the_end = 0;
+  };
+  Result<Results> RunAhead(const std::vector<spec::StepPlan>& plans, Ahead* ahead);
   Rank& rank(std::size_t index) { return *ranks_[index]; }
   const std::vector<spec::ShardPlan>& plans() const { return plans_; }
 
  private:
+  /// body(rank, collect), which tells all results, on a thread for each rank.
+  using Collect = std::function<void(std::optional<spec::StepResult>)>;
+  Result<Results> OnRanks(const std::function<Result<>(Rank&, const Collect&)>& body);
+
   RankSetOptions options_;
   std::vector<spec::ShardPlan> plans_;
   std::vector<std::unique_ptr<Rank>> ranks_;

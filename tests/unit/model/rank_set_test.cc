@@ -5,7 +5,9 @@
 #include "comm/nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <utility>
 
 namespace inferd::model {
 
@@ -55,26 +57,58 @@ Result<> RankSet::Join(std::uint64_t generation) {
   });
 }
 
-Result<RankSet::Results> RankSet::Run(const std::vector<spec::StepPlan>& plans) {
+Result<RankSet::Results> RankSet::OnRanks(
+    const std::function<Result<>(Rank&, const Collect&)>& body) {
   Results results;
   std::mutex mutex;
+  const auto collect = [&](std::optional<spec::StepResult> result) {
+    if (result) {
+      const std::lock_guard lock(mutex);
+      results[{result->step, result->group}] = *std::move(result);
+    }
+  };
   INFERD_TRY(OnThreads(ranks_.size(), &no_comms_, [&](std::size_t rank) -> Result<> {
-    for (const spec::StepPlan& plan : plans) {
-      auto result = ranks_[rank]->Run(plan);
-      if (!result.ok()) {
-        for (auto& each : ranks_) {
-          each->Abort();
-        }
-        return result.error().WithContext("step " + std::to_string(plan.step));
-      }
-      if (result->has_value()) {
-        const std::lock_guard lock(mutex);
-        results[{plan.step, (*result)->group}] = **std::move(result);
+    Result<> ran = body(*ranks_[rank], collect);
+    if (!ran.ok()) {
+      for (auto& each : ranks_) {
+        each->Abort();
       }
     }
-    return {};
+    return ran;
   }));
   return results;
+}
+
+Result<RankSet::Results> RankSet::Run(const std::vector<spec::StepPlan>& plans) {
+  return OnRanks([&](Rank& rank, const Collect& collect) -> Result<> {
+    for (const spec::StepPlan& plan : plans) {
+      INFERD_ASSIGN(auto result, rank.Run(plan));
+      collect(std::move(result));
+    }
+    return {};
+  });
+}
+
+Result<RankSet::Results> RankSet::RunAhead(const std::vector<spec::StepPlan>& plans, Ahead* ahead) {
+  return OnRanks([&](Rank& rank, const Collect& collect) -> Result<> {
+    for (const spec::StepPlan& plan : plans) {
+      while (!rank.MayBegin(plan)) {
+        INFERD_ASSIGN(auto result, rank.Finish());
+        collect(std::move(result));
+      }
+      const bool is_ahead = rank.num_under_way() > 0;
+      INFERD_TRY(rank.Begin(plan));
+      if (is_ahead && &rank == ranks_[0].get()) {
+        ++ahead->steps;
+        ahead->before_the_end += rank.IsDone() ? 0 : 1;
+      }
+    }
+    while (rank.num_under_way() > 0) {
+      INFERD_ASSIGN(auto result, rank.Finish());
+      collect(std::move(result));
+    }
+    return {};
+  });
 }
 
 std::vector<spec::StepPlan> PlanGeneration(const std::vector<std::vector<std::int32_t>>& prompts,

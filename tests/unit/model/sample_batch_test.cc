@@ -119,13 +119,15 @@ TEST(SampleBatch, TheDeviceDrawsWhatTheHostDraws) {
   ASSERT_TRUE(batch.AddGiven(211, 6));
   ScoreToken(last, 211, 6, &expected.emplace_back());
   auto memory = (*device)->Allocate(logits.size() * sizeof(float), "logits");
-  auto tokens = (*device)->AllocateHost(expected.size() * sizeof(std::int32_t), "tokens");
+  std::vector<std::int32_t> got(expected.size());
+  auto tokens = (*device)->Allocate(got.size() * sizeof(std::int32_t), "tokens");
   auto scores = (*device)->AllocateHost(expected.size() * sizeof(ops::TokenScore), "scores");
   ASSERT_TRUE(memory.ok() && tokens.ok() && scores.ok());
   (*device)->Copy(memory->data(), logits.data(), logits.size() * sizeof(float));
-  auto* const got = reinterpret_cast<std::int32_t*>(tokens->data());
   auto* const scored = reinterpret_cast<ops::TokenScore*>(scores->data());
-  (*device)->Sample(batch.Task(memory->floats(), got, scored));
+  (*device)->Sample(
+      batch.Task(memory->floats(), reinterpret_cast<std::int32_t*>(tokens->data()), scored));
+  (*device)->Copy(got.data(), tokens->data(), tokens->bytes());
   ASSERT_TRUE((*device)->Wait().ok());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     SCOPED_TRACE(i < requests.size() ? requests[i].name : "given");
