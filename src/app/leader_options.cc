@@ -172,6 +172,9 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.threads = Int32(config.worker.threads);
   options.kv_cache_bytes = config.worker.kv_cache_bytes;
   INFERD_ASSIGN(options.kv_dtype, spec::ParseKvDtype(config.worker.kv_cache_dtype));
+  if (options.kv_dtype == spec::KvDtype::kAuto && model.fp8_kv) {
+    options.kv_dtype = spec::KvDtype::kFp8;
+  }
   options.quantization = config.model.quantization;
   INFERD_ASSIGN(options.bf16_dot, UsesBf16Dot(config.model.dtype, model, options.device.kind));
   options.batch_invariant = config.worker.batch_invariant;

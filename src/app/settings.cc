@@ -181,10 +181,10 @@ void AddWorker(WorkerSettings* w, std::vector<Setting>* out) {
           {.key = "worker.kv_cache_dtype",
            .flags = {"--kv-cache-dtype"},
            .help =
-               "Type of the KV cache; auto: F32 for F32 weights, else F16 (bf16 for values beyond "
-               "65504); fp8 (E4M3, at most 448) and int8 (a scale per token and head) take about "
-               "half "
-               "of 16 bits",
+               "Type of the KV cache; auto: fp8 where the checkpoint says so, F32 for F32 weights, "
+               "else F16 (bf16 for values beyond 65504); fp8 (E4M3 times the checkpoint's scales, "
+               "at most 448 without) and int8 (a scale per token and head) take about half of 16 "
+               "bits",
            .value = &w->kv_cache_dtype,
            .choices = spec::KvDtypeNames()},
           {"worker.gpu_memory_utilization",

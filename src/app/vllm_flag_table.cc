@@ -160,7 +160,7 @@ constexpr VllmFlag kFlags[] = {
     {"--calculate-kv-scales",
      kSwitch,
      kIgnored,
-     "fp8 is kept at scale 1, int8 has its scales anyway"},
+     "fp8 has the scales of the checkpoint or 1, int8 its own anyway"},
     {"--num-gpu-blocks-override", kValue, kRefused, "say --kv-cache-bytes"},
     {"--prefix-caching-hash-algo", kValue, kIgnored, "inferd has one hash"},
     {"--kv-offloading-size --kv-offloading-backend", kValue, kIgnored, kNoOffload},

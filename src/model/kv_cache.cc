@@ -25,6 +25,7 @@ Result<KvCache> KvCache::Make(ops::Device& device,
                               const spec::ModelSpec& model,
                               const spec::ShardPlan& shard,
                               ops::KvType type,
+                              std::span<const KvScale> scales,
                               std::int64_t num_pages) {
   if (num_pages <= 0) {
     return InvalidArgument("{} KV pages; at least 1 is needed", num_pages);
@@ -46,6 +47,10 @@ Result<KvCache> KvCache::Make(ops::Device& device,
     layer.type = type;
     layer.kv_heads = shard.kv_heads.size();
     layer.head_dim = model.head_dim;
+    if (!scales.empty()) {
+      layer.k_scale = scales[static_cast<std::size_t>(i)].k;
+      layer.v_scale = scales[static_cast<std::size_t>(i)].v;
+    }
     cache.layers_.push_back(layer);
   }
   return cache;

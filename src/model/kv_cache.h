@@ -5,6 +5,7 @@
 #pragma once
 
 #include "inferd/result.h"
+#include "model/kv_scales.h"
 #include "ops/device.h"
 #include "spec/kv_dtype.h"
 #include "spec/parallel.h"
@@ -21,10 +22,12 @@ ops::KvType KvTypeOf(spec::KvDtype dtype, const spec::ModelSpec& model);
 
 class KvCache {
  public:
+  /// `scales`: of the shard's layers; empty: 1.
   static Result<KvCache> Make(ops::Device& device,
                               const spec::ModelSpec& model,
                               const spec::ShardPlan& shard,
                               ops::KvType type,
+                              std::span<const KvScale> scales,
                               std::int64_t num_pages);
 
   /// `layer` counts from the first layer of the shard.

@@ -527,7 +527,9 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
   store::Model& model = source.model();
   INFERD_TRY(CheckShard(model.spec, request.shard));
   if (!source.whole()) {
-    INFERD_ASSIGN(const auto bytes, BytesOfShard(model, request.shard, *device));
+    INFERD_ASSIGN(auto bytes, BytesOfShard(model, request.shard, *device));
+    const auto scales = BytesOfKvScales(model, request.shard);
+    bytes.insert(bytes.end(), scales.begin(), scales.end());
     INFERD_TRY(source.Provide(bytes));
   }
   LoadWeightsOptions load_options;
@@ -541,6 +543,9 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
       request.max_model_len > 0 ? request.max_model_len : model.spec.max_position;
   options.kv_pages = request.kv_pages;
   options.kv_type = KvTypeOf(request.kv_dtype, model.spec);
+  if (options.kv_type == ops::KvType::kFp8) {
+    INFERD_ASSIGN(options.kv_scales, ReadKvScales(model, request.shard));
+  }
   options.cuda_graph_sizes = request.cuda_graph_sizes;
   options.batch_invariant = request.batch_invariant;
   INFERD_ASSIGN(std::unique_ptr<Shard> shard,

@@ -95,7 +95,10 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
 
 Result<> Shard::NeedKv() {
   if (kv_.num_pages() == 0) {
-    INFERD_ASSIGN(kv_, KvCache::Make(device_, model_, plan_, options_.kv_type, options_.kv_pages));
+    INFERD_ASSIGN(
+        kv_,
+        KvCache::Make(
+            device_, model_, plan_, options_.kv_type, options_.kv_scales, options_.kv_pages));
   }
   return {};
 }

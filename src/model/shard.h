@@ -30,6 +30,7 @@ struct ShardOptions {
   std::int64_t max_model_len = 0;
   std::int64_t kv_pages = 0;
   ops::KvType kv_type = ops::KvType::kF16;
+  std::vector<KvScale> kv_scales;              // of its layers, for kFp8; empty: 1
   std::vector<std::int32_t> cuda_graph_sizes;  // rows, ascending, at most max_batched_tokens
   bool batch_invariant = false;
 };

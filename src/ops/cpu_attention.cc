@@ -59,6 +59,12 @@ void Rotate(const RopeTable& rope, std::int64_t position, float* x) {
   }
 }
 
+void Multiply(const float* x, float by, std::int64_t count, float* y) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    y[i] = x[i] * by;
+  }
+}
+
 }  // namespace
 
 std::size_t CpuDevice::KvPageBytes(KvType type,
@@ -93,6 +99,12 @@ void CpuDevice::PostRow(const QkvTask& task,
     float* k = task.k + row * task.ldk + h * dim;
     const float* v = task.v + row * task.ldv + h * dim;
     prepare(k, task.k_norm);
+    float scaled[kernels::kMaxHeadDim];
+    if (task.kv.type == KvType::kFp8) {
+      Multiply(k, 1 / task.kv.k_scale, dim, k);
+      Multiply(v, 1 / task.kv.v_scale, dim, scaled);
+      v = scaled;
+    }
     std::byte* head = HeadInPage(task.kv, page, h);
     StorerOf(task.kv.type)(k, v, dim, slot, head);
   }
@@ -152,7 +164,13 @@ void CpuDevice::AttendItem(const AttentionTask& task, const AttentionItem& item)
     case KvType::kF32:
       return kernels_.attention_float(args);
     case KvType::kFp8:
-      return kernels_.attention_fp8(args);
+      // Scores are sums of K's values, the result of V's.
+      args.scale *= task.kv.k_scale;
+      kernels_.attention_fp8(args);
+      for (int r = 0; r < item.count; ++r) {
+        Multiply(y[r], task.kv.v_scale, dim, y[r]);
+      }
+      return;
     case KvType::kInt8:
       return kernels_.attention_int8(args);
   }

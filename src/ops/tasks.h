@@ -71,6 +71,7 @@ struct KvLayer {
   KvType type = KvType::kF16;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  float k_scale = 1, v_scale = 1;  // kFp8 only: a page holds K / k_scale and V / v_scale
 };
 
 /// One sequence's rows in this step: query rows [first_row, first_row + num_rows) at positions

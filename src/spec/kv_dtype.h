@@ -12,8 +12,10 @@
 
 namespace inferd::spec {
 
-/// kFp8: E4M3 as it is (scale 1), at most 448 in size. kInt8: 127 steps to the largest value of a
-/// token and head, whose scale (4 bytes) lies beside them.
+/// kAuto has no FP8 of a checkpoint that is calibrated for it: who opens the model asks for kFp8
+/// then. kFp8: E4M3 times the scales of the checkpoint for K and V of a layer, 1 where it has none;
+/// at most 448 in size without them. kInt8: 127 steps to the largest value of a token and head,
+/// whose scale (4 bytes) lies beside them.
 enum class KvDtype : std::uint8_t { kAuto, kBf16, kF32, kF16, kFp8, kInt8 };
 
 /// The values of --kv-cache-dtype.

@@ -61,6 +61,7 @@ struct Model {
   TensorSource tensors;
   Weights weights;  // points into `tensors`; stays valid when the Model is moved
   spec::CutGranularity cut;
+  bool fp8_kv = false;  // the files say that the KV cache is meant to be FP8
   TokenizerFiles tokenizer;
   GenerationDefaults generation;
 };

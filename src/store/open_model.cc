@@ -131,6 +131,7 @@ Result<Model> OpenHf(const std::string& folder, const Quantization& quantization
   INFERD_ASSIGN(model.tensors, OpenSafetensors(folder, config.quant));
   INFERD_ASSIGN(model.generation, ReadHfGeneration(folder, &model.spec.eos_ids));
   INFERD_ASSIGN(model.tokenizer, ReadHfTokenizer(folder, &model.spec.eos_ids));
+  model.fp8_kv = config.quant && config.quant->fp8_kv;
   const Stored stored{FileFormat::kSafetensors, NameOf(config.quant)};
   INFERD_TRY(Finish(*config.family, stored, quantization, &model));
   if (model.spec.embedding_scale != 1) {

@@ -22,10 +22,29 @@ using Layout = QuantisedParts::Layout;
 
 constexpr std::int64_t kScaleBlock = 128;  // rows and columns of an FP8 block
 
-// Scales of activations and of KV caches: activations are quantised with scales found as they come,
-// or not at all.
-constexpr std::array<std::string_view, 5> kUnused = {
-    ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".weight_shape"};
+// Scales of activations: these are quantised with scales found as they come, or not at all.
+constexpr std::array<std::string_view, 4> kUnused = {
+    ".input_scale", ".output_scale", ".q_scale", ".weight_shape"};
+
+// Of Hugging Face's FP8-KV checkpoints and llm-compressor; as modules of vLLM; of ModelOpt; of
+// older tools, which knew them as scales of the projections' outputs; one for both.
+constexpr std::array<KvScaleNames, 6> kKvScales = {{{"k_scale", "v_scale"},
+                                                    {"attn.k_scale", "attn.v_scale"},
+                                                    {"k_proj.k_scale", "v_proj.v_scale"},
+                                                    {"qkv_proj.k_scale", "qkv_proj.v_scale"},
+                                                    {"k_proj.output_scale", "v_proj.output_scale"},
+                                                    {"kv_scale", "kv_scale"}}};
+
+bool IsKvScale(std::string_view name) {
+  constexpr std::string_view kAttention = ".self_attn.";
+  const std::size_t at = name.rfind(kAttention);
+  if (at == std::string_view::npos) {
+    return false;
+  }
+  const std::string_view rest = name.substr(at + kAttention.size());
+  return std::ranges::any_of(
+      kKvScales, [&](const KvScaleNames& known) { return rest == known.k || rest == known.v; });
+}
 
 // The stored names of the parts of one layer, after "X.".
 constexpr std::array<std::string_view, 9> kParts = {"qweight",
@@ -41,7 +60,7 @@ constexpr std::array<std::string_view, 9> kParts = {"qweight",
 Error Unsupported(const JsonFields& config, std::string_view what) {
   return Unimplemented(
       "{}: {} is not supported; AWQ (gemm), GPTQ (2, 4 and 8 bits), FP8 and compressed-tensors "
-      "(pack-quantized, int-quantized, float-quantized) are, and GGUF files",
+      "(pack-quantized, int-quantized, float-quantized, dense) are, and GGUF files",
       config.what(),
       what);
 }
@@ -334,25 +353,23 @@ class Folder {
   std::map<std::string, TensorInfo> stored_;
 };
 
-}  // namespace
+// Other schemes (integers, an algorithm by name) say nothing about pages of FP8.
+Result<bool> SaysFp8Kv(const JsonFields& fields) {
+  const Json* value = fields.Get("kv_cache_scheme");
+  if (value == nullptr || !value->is_object()) {
+    return false;
+  }
+  const JsonFields scheme(fields.what() + ": kv_cache_scheme", *value);
+  INFERD_ASSIGN(const std::int64_t bits, scheme.IntOr("num_bits", 8));
+  INFERD_ASSIGN(const std::string type, scheme.StringOr("type", "float"));
+  return bits == 8 && type == "float";
+}
 
-Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config) {
-  const Json* value = config.Get("quantization_config");
-  value = value != nullptr ? value : config.Get("compression_config");
-  if (value == nullptr) {
-    return std::optional<QuantConfig>();
-  }
-  const JsonFields fields(config.what() + ": quantization_config", *value);
-  if (!value->is_object()) {
-    return InvalidArgument("{} is not an object", fields.what());
-  }
+Result<QuantConfig> ReadWeightConfig(const JsonFields& fields) {
   INFERD_ASSIGN(const std::string method, fields.StringOr("quant_method", ""));
   if (method == "awq" || method == "gptq") {
-    INFERD_ASSIGN(
-        QuantConfig packed,
-        ReadPacked(fields,
-                   method == "awq" ? QuantConfig::Method::kAwq : QuantConfig::Method::kGptq));
-    return std::optional(packed);
+    return ReadPacked(fields,
+                      method == "awq" ? QuantConfig::Method::kAwq : QuantConfig::Method::kGptq);
   }
   QuantConfig result;
   if (method == "fp8" || method == "fbgemm_fp8") {
@@ -360,16 +377,17 @@ Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config) {
     if (!block.empty() && block != std::vector<std::int64_t>{kScaleBlock, kScaleBlock}) {
       return Unsupported(fields, fmt::format("weight_block_size [{}]", fmt::join(block, ", ")));
     }
-    return std::optional(result);
+    return result;
   }
   if (method != "compressed-tensors") {
     return Unsupported(fields, "quant_method " + (method.empty() ? "(none)" : method));
   }
   result.method = QuantConfig::Method::kCompressed;
   INFERD_ASSIGN(const std::string format, fields.StringOr("format", ""));
-  if (format == "float-quantized" || format == "int-quantized" || format == "naive-quantized") {
+  if (format == "float-quantized" || format == "int-quantized" || format == "naive-quantized" ||
+      format == "dense") {
     INFERD_ASSIGN(result.token_activations, ReadTokenActivations(fields));
-    return std::optional(result);
+    return result;
   }
   if (format != "pack-quantized") {
     return Unsupported(fields, "compressed-tensors format " + format);
@@ -395,8 +413,27 @@ Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config) {
     result.bits = static_cast<int>(bits);
     result.group_size = size;
   }
+  return result;
+}
+
+}  // namespace
+
+Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config) {
+  const Json* value = config.Get("quantization_config");
+  value = value != nullptr ? value : config.Get("compression_config");
+  if (value == nullptr) {
+    return std::optional<QuantConfig>();
+  }
+  const JsonFields fields(config.what() + ": quantization_config", *value);
+  if (!value->is_object()) {
+    return InvalidArgument("{} is not an object", fields.what());
+  }
+  INFERD_ASSIGN(QuantConfig result, ReadWeightConfig(fields));
+  INFERD_ASSIGN(result.fp8_kv, SaysFp8Kv(fields));
   return std::optional(result);
 }
+
+std::span<const KvScaleNames> KnownKvScales() { return kKvScales; }
 
 Result<> FoldQuantised(const QuantConfig& config,
                        const std::vector<base::MappedFile>& files,
@@ -405,6 +442,10 @@ Result<> FoldQuantised(const QuantConfig& config,
   std::vector<TensorInfo> rest;
   for (TensorInfo& tensor : *tensors) {
     const auto ends = [&](std::string_view end) { return tensor.name.ends_with(end); };
+    if (IsKvScale(tensor.name)) {
+      rest.push_back(std::move(tensor));
+      continue;
+    }
     if (std::any_of(kUnused.begin(), kUnused.end(), ends)) {
       continue;
     }

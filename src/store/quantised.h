@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,11 +28,19 @@ struct QuantConfig {
   bool zero_plus_one = false;   // GPTQ's first format stores zeros less one
   /// compressed-tensors: inputs are rounded to this type with a scale per token, as they come.
   std::optional<DType> token_activations;
+  bool fp8_kv = false;          // kv_cache_scheme: the KV cache is meant to be E4M3
 };
 
 /// nullopt: the checkpoint is not quantised. Refuses methods and variants that are not known, by
 /// name.
 Result<std::optional<QuantConfig>> ReadQuantConfig(const JsonFields& config);
+
+/// The names of a layer's KV scales, after "...layers.N.self_attn.", that for K first.
+struct KvScaleNames {
+  std::string_view k;
+  std::string_view v;
+};
+std::span<const KvScaleNames> KnownKvScales();
 
 /// Replaces the stored parts of each quantised layer by one tensor. Refuses parts that are absent,
 /// left over, or whose shapes do not fit each other, by tensor name.

@@ -2,6 +2,7 @@
 #include "store/weight_map.h"
 
 #include "base/error.h"
+#include "store/quantised.h"
 
 #include <fmt/format.h>
 
@@ -141,6 +142,12 @@ class Mapper {
     if (spec_.tied_head) {
       weights.Set(Slot::kHead, -1, -1, *weights.Find(Slot::kEmbedding));
     }
+    for (std::int64_t layer = 0; layer < spec_.num_layers; ++layer) {
+      for (const KvScaleNames& names : KnownKvScales()) {
+        TakeKvScale(Slot::kKScale, layer, names.k, &weights);
+        TakeKvScale(Slot::kVScale, layer, names.v, &weights);
+      }
+    }
     INFERD_TRY(RefuseLeftOvers());
     return weights;
   }
@@ -152,6 +159,19 @@ class Mapper {
     Replace(&name, "{L}", std::to_string(place.layer));
     Replace(&name, "{E}", std::to_string(place.expert));
     return name;
+  }
+
+  // If the files have it; the first name that they have counts.
+  void TakeKvScale(Slot slot, std::int64_t layer, std::string_view name, Weights* weights) {
+    const TensorInfo* const tensor =
+        tensors_.Find(fmt::format("{}layers.{}.self_attn.{}", trunk_, layer, name));
+    if (tensor == nullptr) {
+      return;
+    }
+    used_.insert(tensor);
+    if (weights->Find(slot, layer) == nullptr) {
+      weights->Set(slot, layer, -1, {tensor, 0, tensor->rows(), tensor->cols()});
+    }
   }
 
   Result<WeightRef> Resolve(const Place& place) {

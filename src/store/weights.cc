@@ -8,7 +8,7 @@
 namespace inferd::store {
 namespace {
 
-constexpr std::array<std::string_view, 32> kNames = {"embedding",
+constexpr std::array<std::string_view, 34> kNames = {"embedding",
                                                      "head",
                                                      "final norm",
                                                      "attention norm",
@@ -23,6 +23,8 @@ constexpr std::array<std::string_view, 32> kNames = {"embedding",
                                                      "q norm",
                                                      "k norm",
                                                      "sinks",
+                                                     "K scale",
+                                                     "V scale",
                                                      "post-attention norm",
                                                      "ffn norm",
                                                      "post-ffn norm",

@@ -33,6 +33,8 @@ enum class Slot : std::uint8_t {
   kQNorm,         // [head_dim]
   kKNorm,         // [head_dim]
   kSinks,         // [heads]
+  kKScale,        // [1], of FP8 pages of K; only where a file has it
+  kVScale,        // the same of V
   kPostAttnNorm,  // [hidden], sandwich norm
   kFfnNorm,       // [hidden]
   kPostFfnNorm,   // [hidden], sandwich norm
@@ -72,7 +74,7 @@ struct WeightRef {
 };
 
 /// Immutable after the model is opened. Every slot that the ModelSpec calls for is there with the
-/// right shape; the others are null.
+/// right shape; the others are null. The shape of KV scales is for their reader to check.
 class Weights {
  public:
   /// layer -1: of the whole model. expert: the kExpert slots only.

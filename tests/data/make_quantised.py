@@ -4,8 +4,9 @@
 
 Layouts: AutoAWQ (gemm), GPTQModel (gptq with and without act-order, gptq_v2, 8 bits), FP8 of vLLM
 and DeepSeek (one scale, one per row, blocks of 128 x 128), compressed-tensors (pack-quantized
-symmetric and with zero points, int-quantized, and with activations quantised per token). expected.safetensors
-holds every fourth row of each layer's values, from the numbers before they were packed; plain/ is the model unquantised.
+symmetric and with zero points, int-quantized, and with activations quantised per token). fp8-kv: fp8-tensor with KV scales, as
+llm-compressor writes them. expected.safetensors holds every fourth row of each layer's values, from the numbers before they were
+packed; plain/ is the model unquantised.
 """
 
 import json
@@ -149,6 +150,24 @@ def Fp8(kind):
     return quantise
 
 
+# The same model as fp8-tensor with K and V this much larger, so far that E4M3 cannot hold them, and what takes them up as
+# much smaller: all by powers of two, so that with these as scales of K and V nothing rounds otherwise.
+K_SCALE, V_SCALE = np.float32(1024), np.float32(512)
+KV_SIZES = {"q_proj": 1 / K_SCALE, "k_proj": K_SCALE, "v_proj": V_SCALE, "o_proj": 1 / V_SCALE}
+
+
+def Fp8Kv(name, weight, rng):
+    parts, value = Fp8("tensor")(name, weight, rng)
+    size = KV_SIZES.get(name.rsplit(".", 1)[1], np.float32(1))
+    parts[f"{name}.weight_scale"] = parts[f"{name}.weight_scale"] * size
+    attention = name.rsplit(".", 1)[0]
+    if name.endswith("k_proj"):
+        parts[f"{attention}.k_scale"] = K_SCALE.reshape(1)
+    if name.endswith("v_proj"):
+        parts[f"{attention}.v_scale"] = V_SCALE.reshape(1)
+    return parts, value * size
+
+
 def Compressed(symmetric):
     def quantise(name, weight, rng):
         group = np.arange(weight.shape[1]) // GROUP
@@ -179,6 +198,17 @@ def GptqConfig(bits, act_order, version, symmetric=False):
         "desc_act": act_order,
         "sym": symmetric,
         "checkpoint_format": version,
+    }
+
+
+def Fp8KvConfig():
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": scheme, "input_activations": scheme}},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": scheme,
     }
 
 
@@ -214,6 +244,7 @@ VARIANTS = {
     "compressed-w4": (Compressed(True), CompressedConfig("pack-quantized", 4, True)),
     "compressed-w4-zeros": (Compressed(False), CompressedConfig("pack-quantized", 4, False)),
     "compressed-int8": (Int8, CompressedConfig("int-quantized", 8, True)),
+    "fp8-kv": (Fp8Kv, Fp8KvConfig()),
 }
 
 # The same files under another config: activations are quantised too.

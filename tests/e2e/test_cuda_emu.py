@@ -195,6 +195,15 @@ def test_8_bit_kv_caches(inferd, of_the_cpu, wide_heads, tmp_path, dtype, drift)
     compare(cpu, answers(inferd, wide_heads, tmp_path / "emulated", "--device", "cuda-emu", "--kv-cache-dtype", dtype))
 
 
+# quantised/fp8-kv has K and V beyond what E4M3 holds, and scales: with them it gives what the same model with 16 bits gives, nearly.
+def test_a_checkpoint_for_fp8_pages_gets_them_with_its_scales(inferd, of_the_cpu, tmp_path):
+    halves = of_the_cpu("quantised/fp8-kv", "--kv-cache-dtype", "float16")
+    cpu = of_the_cpu("quantised/fp8-kv")
+    compare(halves, cpu, undecided=4e-1, drift=4e-1, least=8)
+    assert cpu != halves, "auto kept 16 bits"
+    compare(cpu, answers(inferd, "quantised/fp8-kv", tmp_path / "emulated", "--device", "cuda-emu"))
+
+
 def test_a_host_without_a_device_says_so_in_one_line(inferd):
     ran = subprocess.run([inferd, str(DATA / "llama"), "--device", "cuda"], capture_output=True, text=True, timeout=20,
                          env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})

@@ -109,7 +109,7 @@ step kernels 100 "$kernel_tests" --gtest_filter='-AllReduceCuda.*'
 # These wait for each other on the device: nothing may be loaded meanwhile, and a hang must cost no more than itself.
 step all_reduce 20 env CUDA_MODULE_LOADING=EAGER "$kernel_tests" --gtest_filter='AllReduceCuda.*'
 sweep copy 30
-decoder 120 '*CudaEmu*:*QuantisedModel*:*CudaGraphs*:*DeviceSampling*:*BatchInvariance*:*Fp8Model*:*W8A8Model*:NcclAlone*'
+decoder 120 '*CudaEmu*:*QuantisedModel*:*CudaGraphs*:*DeviceSampling*:*BatchInvariance*:*Fp8Model*:*W8A8Model*:*KvScales*:NcclAlone*'
 # The shape of an 8B model with random weights, made here: decode of 1 to 256 streams and prefill, BF16 and FP8.
 shape shape_8b 150 --shape 8b
 sweep small_matmul 40

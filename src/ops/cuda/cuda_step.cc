@@ -46,6 +46,8 @@ k::KvPages PagesOf(const KvLayer& kv) {
   pages.format = FormatOf(kv.type);
   pages.kv_heads = static_cast<int>(kv.kv_heads);
   pages.head_dim = static_cast<int>(kv.head_dim);
+  pages.k_scale = kv.k_scale;
+  pages.v_scale = kv.v_scale;
   return pages;
 }
 

@@ -174,6 +174,9 @@ Result<std::unique_ptr<ShardSet>> ShardSet::Make(const std::string& path,
   LoadWeightsOptions load_options;
   load_options.threads = options.threads;
   for (const spec::ShardPlan& plan : set->plans_) {
+    if (shard_options.kv_type == ops::KvType::kFp8) {
+      INFERD_ASSIGN(shard_options.kv_scales, ReadKvScales(*set->model_, plan));
+    }
     INFERD_ASSIGN(auto device,
                   ops::MakeDevice(options.device, options.threads, {}, options.bf16_dot));
     INFERD_ASSIGN(ShardWeights weights, LoadWeights(*set->model_, plan, *device, load_options));
