@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds the bugs of mutants.toml into the device kernels and their host code, one at a time, and checks that the tests notice each.
+"""Seeds the bugs of mutants.toml into the device kernels, their host code and what joins ranks, one at a time, and checks that the
+tests notice each.
 
 Needs the built tests in BUILD, which must pass as they are. Per mutant one source is compiled anew and linked before the
 library that has the right one. Prints one line each; exits 1 when a mutant survives (or a harmless change is noticed).
@@ -21,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = ["", "EMU_ORDER=rev", "EMU_ORDER=rand:1 EMU_CPASYNC=early EMU_STREAMS=lazy"]
 RUN_SECONDS = 240
 CLEAN_SECONDS = 600
+BINARIES = ["test_kernels_cuda", "test_model", "test_comm", "test_leader"]  # ./dev mutants builds them
 PAGE = ROOT / "docs/cuda-mutants.md"
 
 
@@ -40,7 +42,7 @@ class Bench:
         entries = json.loads((build / "compile_commands.json").read_text())
         self.compile = {str(pathlib.Path(e["file"]).resolve().relative_to(ROOT)): e for e in entries
                         if pathlib.Path(e["file"]).resolve().is_relative_to(ROOT)}
-        self.links = {name: self.link_of(name) for name in ("test_kernels_cuda", "test_model")}
+        self.links = {name: self.link_of(name) for name in BINARIES}
 
     def link_of(self, name):
         """(the built test, the command that links it)"""
@@ -133,7 +135,7 @@ def write_page(path, lines):
     path.write_text("\n".join([
         "# Seeded bugs", "",
         "Made by `./dev mutants --write docs/cuda-mutants.md`; do not edit. Each line is a bug that `tests/kernels_cuda/mutants.py` puts into",
-        "a kernel, or into the host code around kernels, by itself, and how the tests on the emulated device noticed it (in brackets the",
+        "a kernel, into the host code around kernels, or into what joins ranks, by itself, and how the tests on the emulated device noticed it (in brackets the",
         "emulation's settings of that run). A line that says harmless is no bug but a change that the tests must let pass. Before the first,",
         "the same tests pass as the sources are.", "",
         "| bug | noticed as |", "| --- | --- |", *rows]) + "\n")
