@@ -5,6 +5,7 @@
 #include "kernels/attention/attention_avx2.h"
 #include "kernels/attention/attention_avx512.h"
 #include "kernels/attention/attention_ref.h"
+#include "kernels/attention/latent.h"
 #include "kernels/matmul/matmul_avx2.h"
 #include "kernels/matmul/matmul_avx512.h"
 #include "kernels/matmul/matmul_ref.h"
@@ -24,6 +25,7 @@ const KernelTable& ScalarKernels() {
       .attention_float = AttentionFloatScalar,
       .attention_fp8 = AttentionFp8Scalar,
       .attention_int8 = AttentionInt8Scalar,
+      .attention_latent = AttentionLatentScalar,
       .quantize = QuantizeScalar,
       .to_bf16 = nullptr,
       .rms_norm = RmsNormScalar,
@@ -44,6 +46,7 @@ const KernelTable& Avx2Kernels() {
       .attention_float = AttentionFloatAvx2,
       .attention_fp8 = AttentionFp8Avx2,
       .attention_int8 = AttentionInt8Avx2,
+      .attention_latent = AttentionLatentAvx2,
       .quantize = QuantizeAvx2,
       .to_bf16 = nullptr,
       .rms_norm = RmsNormAvx2,
@@ -64,6 +67,7 @@ const KernelTable& Avx512Kernels() {
       .attention_float = AttentionFloatAvx512,
       .attention_fp8 = AttentionFp8Avx512,
       .attention_int8 = AttentionInt8Avx512,
+      .attention_latent = AttentionLatentAvx512,
       .quantize = QuantizeAvx512,
       .to_bf16 = nullptr,
       .rms_norm = RmsNormAvx512,
@@ -84,6 +88,7 @@ const KernelTable& Avx512Bf16Kernels() {
       .attention_float = AttentionFloatAvx512,
       .attention_fp8 = AttentionFp8Avx512,
       .attention_int8 = AttentionInt8Avx512,
+      .attention_latent = AttentionLatentAvx512,
       .quantize = QuantizeAvx512,
       .to_bf16 = ToBf16Avx512,
       .rms_norm = RmsNormAvx512,

@@ -90,6 +90,31 @@ struct AttentionArgs {
   bool stream;          // KV comes from memory (decode): prefetch it
 };
 
+/// How a value of a KV page is stored.
+enum class KvValue : std::uint8_t { kF16, kBf16, kF32, kFp8, kInt8 };
+
+/// The widest token of a latent page.
+inline constexpr int kMaxLatentDim = 640;
+
+/// Query rows of one sequence over a latent cache (MLA, arXiv 2405.04434): a token is one vector of
+/// `dim` values that all query heads share, the latent of kv_rank values and a rotated key after
+/// it. All of it is K; the latent is V too and is not stored twice. A page holds [32 tokens][dim]
+/// values, and for int8 the floats that they are multiplied by, [32 tokens]. Arithmetic as in
+/// AttentionArgs, in chunks of one page.
+struct LatentArgs {
+  int rows;                 // 1..kAttentionRows
+  const float* const* q;    // [rows] -> [dim]
+  float* const* y;          // [rows] -> [kv_rank]
+  const std::int64_t* pos;  // [rows], absolute position: sees tokens [0, pos]
+  std::int64_t dim;         // at most kMaxLatentDim
+  std::int64_t kv_rank;     // at most kMaxHeadDim and dim
+  KvValue format;
+  const std::byte* base;  // page 0
+  std::size_t page_bytes;
+  const std::int32_t* pages;
+  float scale;
+};
+
 /// As ops::GateKind.
 enum class Gate : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
@@ -102,6 +127,7 @@ struct KernelTable {
   void (*attention_float)(const AttentionArgs& args);
   void (*attention_fp8)(const AttentionArgs& args);
   void (*attention_int8)(const AttentionArgs& args);
+  void (*attention_latent)(const LatentArgs& args);
   /// q blocks of x[0..k), the last one padded with zeros.
   void (*quantize)(const float* x, std::int64_t k, ActBlock* out);
   /// x[0..k) rounded to bf16, padded with a zero to an even count; null without bf16_dot.

@@ -60,6 +60,15 @@ def shape(name):
         shared = heads * dim * 4 + max(teams * 2 * 32 * pitch, teams * heads * (dim + 2) * 4)
         return (128, shared, 2 * CONTEXT * KV_HEADS * dim * kv, 4 * CONTEXT * KV_HEADS * heads * dim,
                 f"one row, {CONTEXT} tokens, {KV_HEADS} KV heads of {dim}, {heads} query heads each")
+    if "LatentRows" in name:
+        value = {"KvF32": 4, "KvF16": 2, "KvBf16": 2}.get((re.search(r"Kv\w+", name) or [""])[0], 1)
+        rank = {8: 256, 16: 512}[int(re.search(r"(\d+)>", name).group(1))]
+        width, heads = rank + 64, 16
+        shared = heads * width * 4 + (1 if value == 4 else 2) * 32 * ((width * value + 15) // 16 * 16 + 16)
+        return (256, shared, CONTEXT * width * kv, 2 * CONTEXT * heads * (width + rank),
+                f"one row, {CONTEXT} tokens, latent of {rank} and key of 64, {heads} query heads")
+    if "LatentPost" in name:
+        return (128, 0, (576 + 512 + 2 * 64 * 16) * 4 + 576 * kv, 6 * 512 + 3 * 17 * 64, "one row, latent of 512 and key of 64, 16 heads")
     if "AttentionTiles" in name:
         dim = int(re.search(r", \(?(?:int\))?(\d+)>", name).group(1))
         shared = (2 * 64 + 4 * 32) * (dim + 8) * 2 if kv >= 2 else (2 * 64 + 2 * 32) * (dim + 8) * 2 + 4 * 32 * dim

@@ -10,7 +10,7 @@
 // share the heads. Within a warp a lane has one token for the scores and a strip of head_dim for
 // the values.
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/kv_values.cuh"
+#include "kernels/attention/kv_tile.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/kernels.h"
 
@@ -21,46 +21,6 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kHeadsPerWarp = 2;
 constexpr int kSplitPages = kSplitTokens / kCudaPageTokens;
-constexpr float kLog2e = 1.4426950408889634F;
-
-// Bytes between two tokens of a tile: the bank of a lane's 16 bytes must differ from its
-// neighbour's.
-template <class Kv>
-__host__ __device__ constexpr int TilePitch(int head_dim) {
-  const int bytes = head_dim * static_cast<int>(sizeof(typename Kv::Value));
-  return (bytes + 15) / 16 * 16 + 16;
-}
-
-// tile [32 tokens, pitch] = K or V of one page of one head; tokens from `valid` on become zero, so
-// that what was never written cannot turn a sum into NaN.
-template <class Kv>
-DEVICE void LoadTile(std::byte* tile,
-                     const typename Kv::Value* from,
-                     int head_dim,
-                     int valid,
-                     int thread,
-                     int threads) {
-  const int pitch = TilePitch<Kv>(head_dim);
-  const int bytes = head_dim * static_cast<int>(sizeof(typename Kv::Value));
-  const auto* in = reinterpret_cast<const std::byte*>(from);
-  if (bytes % 16 == 0) {
-    const int pieces = bytes / 16;
-#pragma unroll 4
-    for (int i = thread; i < kCudaPageTokens * pieces; i += threads) {
-      const int token = i / pieces;
-      const int at = i % pieces * 16;
-      const bool ok = token < valid;
-      CopyAsync16(tile + token * pitch + at, in + (ok ? token * bytes + at : 0), ok);
-    }
-  } else {
-#pragma unroll 1
-    for (int i = thread; i < kCudaPageTokens * head_dim; i += threads) {
-      const int token = i / head_dim;
-      auto* to = reinterpret_cast<typename Kv::Value*>(tile + token * pitch) + i % head_dim;
-      *to = token < valid ? from[i] : typename Kv::Value{};
-    }
-  }
-}
 
 // K.q of one token's row of the tile.
 template <class Kv>
@@ -257,15 +217,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// y = the row's splits joined, and the sink. One block per (query head, row).
-__global__ void __launch_bounds__(kThreads) JoinSplitsKernel(AttentionArgs args, int max_splits) {
+// One block per (query head, row).
+__global__ void __launch_bounds__(kThreads) JoinSplitsKernel(JoinArgs args) {
   const std::int64_t row = blockIdx.y;
   const int head = static_cast<int>(blockIdx.x);
-  const int dim = args.kv.head_dim;
-  const int end = args.step.position[row] + 1;
+  const int dim = args.dim;
+  const int end = args.position[row] + 1;
   const int begin = args.window > 0 ? max(0, end - args.window) : 0;
-  const float* part = args.workspace +
-                      (row * args.q_heads + head) * max_splits * static_cast<std::int64_t>(dim + 2);
+  const float* part = args.workspace + (row * args.heads + head) * args.max_splits *
+                                           static_cast<std::int64_t>(dim + 2);
   float* y = args.y + row * args.ldy + head * dim;
   const int first = begin / kSplitTokens;
   const int last = (end + kSplitTokens - 1) / kSplitTokens;
@@ -314,14 +274,17 @@ Status LaunchRows(const AttentionArgs& args, Stream stream) {
   if (status != Status::kOk) {
     return status;
   }
-  return LAUNCH_KERNEL(
-      JoinSplitsKernel,
-      dim3(static_cast<unsigned>(args.q_heads), static_cast<unsigned>(args.step.rows)),
-      dim3(kThreads),
-      0,
-      stream,
-      args,
-      splits);
+  return JoinSplits({args.step.position,
+                     args.step.rows,
+                     args.q_heads,
+                     dim,
+                     args.window,
+                     args.sinks,
+                     args.workspace,
+                     splits,
+                     args.y,
+                     args.ldy},
+                    stream);
 }
 
 template <class Kv, int kTeams>
@@ -347,6 +310,15 @@ std::size_t AttentionWorkspaceBytes(std::int64_t rows,
                                     std::int64_t max_tokens) {
   return static_cast<std::size_t>(rows * q_heads * SplitsOf(max_tokens) * (head_dim + 2)) *
          sizeof(float);
+}
+
+Status JoinSplits(const JoinArgs& args, Stream stream) {
+  return LAUNCH_KERNEL(JoinSplitsKernel,
+                       dim3(static_cast<unsigned>(args.heads), static_cast<unsigned>(args.rows)),
+                       dim3(kThreads),
+                       0,
+                       stream,
+                       args);
 }
 
 Status AttentionRows(const AttentionArgs& args, Stream stream) {

@@ -108,4 +108,27 @@ void StoreKvInt8(const float* k, const float* v, std::int64_t head_dim, int slot
   StoreInt8(v, head_dim, values + slot * head_dim, 1, scales + 4 * (kPageTokens + slot));
 }
 
+void StoreLatent(KvValue format, const float* x, std::int64_t dim, int slot, std::byte* page) {
+  switch (format) {
+    case KvValue::kF32:
+      std::memcpy(page + slot * dim * 4, x, static_cast<std::size_t>(dim) * 4);
+      return;
+    case KvValue::kF16:
+    case KvValue::kBf16:
+      for (std::int64_t i = 0; i < dim; ++i) {
+        const std::uint16_t value = format == KvValue::kF16 ? FloatToHalf(x[i]) : FloatToBf16(x[i]);
+        std::memcpy(page + (slot * dim + i) * 2, &value, 2);
+      }
+      return;
+    case KvValue::kFp8:
+      for (std::int64_t i = 0; i < dim; ++i) {
+        page[slot * dim + i] = FloatToFp8(x[i]);
+      }
+      return;
+    case KvValue::kInt8:
+      StoreInt8(x, dim, page + slot * dim, 1, page + kPageTokens * dim + slot * 4);
+      return;
+  }
+}
+
 }  // namespace inferd::kernels

@@ -32,4 +32,16 @@ void StoreKvFloat(const float* k, const float* v, std::int64_t head_dim, int slo
 void StoreKvFp8(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 void StoreKvInt8(const float* k, const float* v, std::int64_t head_dim, int slot, std::byte* head);
 
+/// Bytes of a page of latent tokens (LatentArgs), a multiple of 64.
+static constexpr inline std::size_t LatentPageBytes(KvValue format, std::int64_t dim) {
+  const std::size_t value = format == KvValue::kF32                               ? 4
+                            : format == KvValue::kF16 || format == KvValue::kBf16 ? 2
+                                                                                  : 1;
+  return kPageTokens * static_cast<std::size_t>(dim) * value +
+         (format == KvValue::kInt8 ? kPageTokens * sizeof(float) : 0);
+}
+
+/// Stores one token of `dim` values at `slot` of a page of latent tokens.
+void StoreLatent(KvValue format, const float* x, std::int64_t dim, int slot, std::byte* page);
+
 }  // namespace inferd::kernels

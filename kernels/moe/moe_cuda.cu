@@ -14,16 +14,62 @@ constexpr int kMaxExperts = 1024;
 constexpr int kMaxTopK = 32;
 constexpr int kThreads = 128;
 
+// Leaves the scores of the best groups, lane g looking at group g, and makes all others -INFINITY.
+DEVICE void KeepBestGroups(const RouteArgs& args, float* scores) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int size = args.experts / args.groups;
+  float best = -INFINITY;
+  if (lane < args.groups) {
+    float first = -INFINITY;
+    float second = -INFINITY;
+    for (int e = lane * size; e < (lane + 1) * size; ++e) {
+      second = fmaxf(second, fminf(first, scores[e]));
+      first = fmaxf(first, scores[e]);
+    }
+    best = args.group_best > 1 ? first + second : first;
+  }
+  int better = 0;  // groups, or equal ones with a lower index
+  for (int g = 0; g < args.groups; ++g) {
+    const float other = __shfl_sync(kFullMask, best, g);
+    better += other > best || (other == best && g < lane) ? 1 : 0;
+  }
+  const unsigned kept = __ballot_sync(kFullMask, better < args.top_groups ? 1 : 0);
+  __syncwarp();
+  for (int e = lane; e < args.experts; e += 32) {
+    scores[e] = (kept >> (e / size) & 1U) != 0 ? scores[e] : -INFINITY;
+  }
+}
+
 __global__ void __launch_bounds__(32) RouteKernel(RouteArgs args) {
   SHARED_ARRAY(float, scores, kMaxExperts);
   const int lane = static_cast<int>(threadIdx.x);
   const std::int64_t row = blockIdx.x;
   const float* logits = args.logits + row * args.experts;
+  // Both scores grow with the logit: without a bias its order is theirs.
+  const bool by_score = args.bias != nullptr || args.group_best > 1;
+  float peak = -INFINITY;
+  float total = 0;
   for (int e = lane; e < args.experts; e += 32) {
     scores[e] = logits[e];
+    peak = fmaxf(peak, logits[e]);
+  }
+  peak = WarpMax(peak);
+  for (int e = lane; e < args.experts; e += 32) {
+    total += expf(logits[e] - peak);
+  }
+  total = WarpSum(total);
+  if (by_score) {
+    for (int e = lane; e < args.experts; e += 32) {
+      const float score =
+          args.sigmoid ? 1.0F / (1.0F + expf(-logits[e])) : expf(logits[e] - peak) / total;
+      scores[e] = score + (args.bias != nullptr ? args.bias[e] : 0.0F);
+    }
   }
   __syncwarp();
-  float peak = 0;
+  if (args.groups > 1) {
+    KeepBestGroups(args, scores);
+    __syncwarp();
+  }
   float mine = 0;  // the logit of slot `lane`
   for (int slot = 0; slot < args.top_k; ++slot) {
     float best = -INFINITY;
@@ -43,8 +89,7 @@ __global__ void __launch_bounds__(32) RouteKernel(RouteArgs args) {
       }
     }
     index = index < kMaxExperts ? index : 0;  // only NaN logits are left
-    peak = slot == 0 ? best : peak;
-    mine = lane == slot ? best : mine;
+    mine = lane == slot ? logits[index] : mine;
     __syncwarp();  // shuffles order no memory: all lanes have read the scores
     if (lane == 0) {
       args.expert[row * args.top_k + slot] = index;
@@ -52,11 +97,6 @@ __global__ void __launch_bounds__(32) RouteKernel(RouteArgs args) {
     }
     __syncwarp();
   }
-  float total = 0;
-  for (int e = lane; e < args.experts; e += 32) {
-    total += expf(logits[e] - peak);
-  }
-  total = WarpSum(total);
   const bool has_slot = lane < args.top_k;
   float weight = args.sigmoid ? 1.0F / (1.0F + expf(-mine)) : expf(mine - peak);
   const float sum = WarpSum(has_slot ? weight : 0.0F);
@@ -206,7 +246,9 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(CombineArgs args) {
 
 Status Route(const RouteArgs& args, Stream stream) {
   if (args.experts < 1 || args.experts > kMaxExperts || args.top_k < 1 || args.top_k > kMaxTopK ||
-      args.top_k > args.experts) {
+      args.top_k > args.experts || args.groups < 1 || args.groups > 32 ||
+      args.experts % args.groups != 0 || args.top_groups < 1 ||
+      args.experts / args.groups * args.top_groups < args.top_k) {
     return Status::kInvalidValue;
   }
   if (args.rows == 0) {

@@ -18,6 +18,10 @@ struct RouteArgs {
   bool softmax_before_topk = false;
   bool renormalize = false;
   float routed_scale = 1;
+  const float* bias = nullptr;  // [experts] or null; added to the scores for the choice only
+  /// Experts are in runs of experts / groups, of which only the top_groups best are looked at; a
+  /// group is as good as the sum of its group_best (1 or 2) best experts. At most 32.
+  int groups = 1, top_groups = 1, group_best = 1;
   std::int32_t* expert = nullptr;  // [rows, top_k], best first; ties: the lower index
   float* weight = nullptr;         // [rows, top_k]
 };

@@ -37,25 +37,39 @@ auto StorerOf(KvType type) {
   return kernels::StoreKvFloat;
 }
 
+kernels::KvValue ValueOf(KvType type) {
+  switch (type) {
+    case KvType::kF16:
+      return kernels::KvValue::kF16;
+    case KvType::kBf16:
+      return kernels::KvValue::kBf16;
+    case KvType::kFp8:
+      return kernels::KvValue::kFp8;
+    case KvType::kInt8:
+      return kernels::KvValue::kInt8;
+    case KvType::kF32:
+      break;
+  }
+  return kernels::KvValue::kF32;
+}
+
 // The head's share of a page of the layer.
 std::byte* HeadInPage(const KvLayer& kv, std::int32_t page, std::int64_t head) {
   return kv.base + static_cast<std::size_t>(page) * kv.page_bytes +
          static_cast<std::size_t>(head) * HeadBytes(kv.type, kv.head_dim);
 }
 
-void Rotate(const RopeTable& rope, std::int64_t position, float* x) {
+void Rotate(const RopeTable& rope, std::int64_t position, const float* from, float* x) {
   const std::int64_t half = rope.rotary_dim / 2;
   const float* cos = rope.cos + position * half;
   const float* sin = rope.sin + position * half;
   const std::int64_t step = rope.interleaved ? 2 : 1;
   const std::int64_t other = rope.interleaved ? 1 : half;
   for (std::int64_t i = 0; i < half; ++i) {
-    float& a = x[i * step];
-    float& b = x[i * step + other];
-    const float a0 = a;
-    const float b0 = b;
-    a = a0 * cos[i] - b0 * sin[i];
-    b = b0 * cos[i] + a0 * sin[i];
+    const float a = from[i * step];
+    const float b = from[i * step + other];
+    x[i * step] = a * cos[i] - b * sin[i];
+    x[i * step + other] = b * cos[i] + a * sin[i];
   }
 }
 
@@ -73,6 +87,10 @@ std::size_t CpuDevice::KvPageBytes(KvType type,
   return static_cast<std::size_t>(kv_heads) * HeadBytes(type, head_dim);
 }
 
+std::size_t CpuDevice::LatentPageBytes(KvType type, std::int64_t dim) const {
+  return kernels::LatentPageBytes(ValueOf(type), dim);
+}
+
 void CpuDevice::PostRow(const QkvTask& task,
                         const AttentionSequence& sequence,
                         std::int64_t row) const {
@@ -83,7 +101,7 @@ void CpuDevice::PostRow(const QkvTask& task,
       kernels_.rms_norm(head, norm, task.norm_eps, dim, head);
     }
     if (task.rope.rotary_dim > 0) {
-      Rotate(task.rope, position, head);
+      Rotate(task.rope, position, head, head);
     }
     if (task.kv.type == KvType::kInt8) {
       kernels::SpreadHead(head, dim);
@@ -110,21 +128,88 @@ void CpuDevice::PostRow(const QkvTask& task,
   }
 }
 
-void CpuDevice::QkvPost(const QkvTask& task) {
+void CpuDevice::ListRows(const StepRows& step) {
   sequence_of_.clear();
-  for (const AttentionSequence& sequence : task.step.sequences) {
+  for (const AttentionSequence& sequence : step.sequences) {
     INFERD_CHECK(static_cast<std::int64_t>(sequence.pages.size()) * kernels::kPageTokens >=
                  sequence.start + sequence.num_rows);
     for (std::int64_t i = 0; i < sequence.num_rows; ++i) {
       sequence_of_.push_back({&sequence, sequence.first_row + i});
     }
   }
+}
+
+void CpuDevice::QkvPost(const QkvTask& task) {
+  ListRows(task.step);
   const auto rows = static_cast<std::int64_t>(sequence_of_.size());
   const std::int64_t row_values = (task.q_heads + 2 * task.kv.kv_heads) * task.kv.head_dim;
   ForEach(rows, rows * row_values * 4, [&](int, std::int64_t i) {
     const auto& [sequence, row] = sequence_of_[static_cast<std::size_t>(i)];
     PostRow(task, *sequence, row);
   });
+}
+
+void CpuDevice::PostLatentRow(const LatentTask& task,
+                              const AttentionSequence& sequence,
+                              std::int64_t row) const {
+  const std::int64_t dim = task.layer.head_dim;
+  const std::int64_t rank = task.layer.kv_rank;
+  const std::int64_t position = task.step.positions[static_cast<std::size_t>(row)];
+  for (std::int64_t h = 0; h < task.q_heads; ++h) {
+    Rotate(task.rope,
+           position,
+           task.q_rope + row * task.ldq_rope + h * task.q_rope_head,
+           task.q + row * task.ldq + h * dim + rank);
+  }
+  float token[kernels::kMaxLatentDim];
+  const float* kv = task.kv + row * task.ldkv;
+  kernels_.rms_norm(kv, task.norm, task.norm_eps, rank, token);
+  Rotate(task.rope, position, kv + rank, token + rank);
+  const std::int64_t at = sequence.start + row - sequence.first_row;
+  const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / kernels::kPageTokens)];
+  kernels::StoreLatent(ValueOf(task.layer.type),
+                       token,
+                       dim,
+                       static_cast<int>(at % kernels::kPageTokens),
+                       task.layer.base + static_cast<std::size_t>(page) * task.layer.page_bytes);
+}
+
+void CpuDevice::LatentPost(const LatentTask& task) {
+  INFERD_CHECK(task.layer.head_dim <= kernels::kMaxLatentDim &&
+               task.layer.kv_rank + task.rope.rotary_dim == task.layer.head_dim);
+  ListRows(task.step);
+  const auto rows = static_cast<std::int64_t>(sequence_of_.size());
+  ForEach(rows, rows * (task.q_heads + 1) * task.layer.head_dim, [&](int, std::int64_t i) {
+    const auto& [sequence, row] = sequence_of_[static_cast<std::size_t>(i)];
+    PostLatentRow(task, *sequence, row);
+  });
+}
+
+void CpuDevice::AttendLatent(const AttentionTask& task, const AttentionItem& item) const {
+  const float* q[kernels::kAttentionRows];
+  float* y[kernels::kAttentionRows];
+  std::int64_t pos[kernels::kAttentionRows];
+  for (int r = 0; r < item.count; ++r) {
+    const std::int64_t token = (item.first + r) / item.num_heads;
+    const std::int64_t head = item.first_head + (item.first + r) % item.num_heads;
+    const std::int64_t row = item.sequence->first_row + token;
+    q[r] = task.q + row * task.ldq + head * task.kv.head_dim;
+    y[r] = task.y + row * task.ldy + head * task.kv.kv_rank;
+    pos[r] = item.sequence->start + token;
+  }
+  kernels::LatentArgs args = {};
+  args.rows = item.count;
+  args.q = q;
+  args.y = y;
+  args.pos = pos;
+  args.dim = task.kv.head_dim;
+  args.kv_rank = task.kv.kv_rank;
+  args.format = ValueOf(task.kv.type);
+  args.base = task.kv.base;
+  args.page_bytes = task.kv.page_bytes;
+  args.pages = item.sequence->pages.data();
+  args.scale = task.scale;
+  kernels_.attention_latent(args);
 }
 
 void CpuDevice::AttendItem(const AttentionTask& task, const AttentionItem& item) const {
@@ -177,7 +262,11 @@ void CpuDevice::AttendItem(const AttentionTask& task, const AttentionItem& item)
 }
 
 void CpuDevice::Attention(const AttentionTask& task) {
-  INFERD_CHECK(task.kv.head_dim % 16 == 0 && task.kv.head_dim <= kernels::kMaxHeadDim);
+  const bool latent = task.kv.kv_rank > 0;
+  INFERD_CHECK(latent ? task.kv.head_dim <= kernels::kMaxLatentDim &&
+                            task.kv.kv_rank <= kernels::kMaxHeadDim && task.window == 0 &&
+                            task.softcap == 0 && task.sinks == nullptr
+                      : task.kv.head_dim % 16 == 0 && task.kv.head_dim <= kernels::kMaxHeadDim);
   items_.clear();
   const auto q_heads = static_cast<std::int64_t>(task.kv_head_of.size());
   for (const AttentionSequence& sequence : task.sequences) {
@@ -198,7 +287,8 @@ void CpuDevice::Attention(const AttentionTask& task) {
   std::atomic<std::int64_t> left{static_cast<std::int64_t>(items_.size())};
   team_->Run([&](int) {
     for (std::int64_t i = left.fetch_sub(1) - 1; i >= 0; i = left.fetch_sub(1) - 1) {
-      AttendItem(task, items_[static_cast<std::size_t>(i)]);
+      const AttentionItem& item = items_[static_cast<std::size_t>(i)];
+      latent ? AttendLatent(task, item) : AttendItem(task, item);
     }
   });
 }

@@ -160,6 +160,8 @@ class CpuDevice final : public Device {
               std::span<const MatMulTask> tasks) override;
   void QkvPost(const QkvTask& task) override;
   void Attention(const AttentionTask& task) override;
+  void HeadMatMul(const HeadTask& task) override;
+  void LatentPost(const LatentTask& task) override;
   void GateMul(GateKind kind,
                const float* gate,
                const float* up,
@@ -175,6 +177,7 @@ class CpuDevice final : public Device {
   void Softcap(float* x, float cap, std::int64_t count) override;
   std::int64_t PageTokens() const override { return kernels::kPageTokens; }
   std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
+  std::size_t LatentPageBytes(KvType type, std::int64_t dim) const override;
   void ParallelFor(std::int64_t count,
                    void* context,
                    void (*fn)(void* context, std::int64_t index)) override;
@@ -219,8 +222,14 @@ class CpuDevice final : public Device {
   /// The panels of the jobs that begin at costs [low, high), the jobs laid end to end.
   void RunPiece(double low, double high, std::uint8_t* scratch);
   void ReserveRows(std::int64_t k);
+  /// sequence_of_ = the rows of a step.
+  void ListRows(const StepRows& step);
   void PostRow(const QkvTask& task, const AttentionSequence& sequence, std::int64_t row) const;
+  void PostLatentRow(const LatentTask& task,
+                     const AttentionSequence& sequence,
+                     std::int64_t row) const;
   void AttendItem(const AttentionTask& task, const AttentionItem& item) const;
+  void AttendLatent(const AttentionTask& task, const AttentionItem& item) const;
   void MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
   void SortByExpert(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
   void ReserveMoe(const MoeTask& task, std::int64_t assignments);
@@ -239,6 +248,8 @@ class CpuDevice final : public Device {
   std::vector<std::pair<const AttentionSequence*, std::int64_t>>
       sequence_of_;  // and row, of the rows of QkvPost
   MoeBuffers moe_;
+  std::unique_ptr<CpuActivations> head_in_;  // of HeadMatMul, grown to the largest batch seen
+  unsigned head_forms_ = 0;
 };
 
 }  // namespace inferd::ops

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 namespace inferd::ops {
 namespace {
@@ -25,19 +28,65 @@ void TopK(const float* scores, std::int64_t n, std::int64_t k, std::int32_t* cho
   }
 }
 
+// scores[0..n) of all but the best groups become -infinity.
+void KeepBestGroups(const RouteTask& task, std::vector<float>* scores) {
+  const std::int64_t size = task.experts / task.groups;
+  std::vector<float> best;
+  for (std::int64_t g = 0; g < task.groups; ++g) {
+    const auto begin = scores->begin() + g * size;
+    std::vector<float> group(begin, begin + size);
+    const auto count = std::min<std::int64_t>(task.group_best, size);
+    std::partial_sort(group.begin(), group.begin() + count, group.end(), std::greater<>());
+    best.push_back(std::accumulate(group.begin(), group.begin() + count, 0.0F));
+  }
+  std::vector<std::int32_t> kept(static_cast<std::size_t>(task.top_groups));
+  TopK(best.data(), task.groups, task.top_groups, kept.data());
+  for (std::int64_t e = 0; e < task.experts; ++e) {
+    if (std::ranges::find(kept, static_cast<std::int32_t>(e / size)) == kept.end()) {
+      (*scores)[static_cast<std::size_t>(e)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+// What the experts are chosen by.
+void FillChoice(const RouteTask& task, const float* logits, std::vector<float>* choice) {
+  choice->assign(logits, logits + task.experts);
+  if (task.bias != nullptr || task.group_best > 1) {
+    const float peak = *std::ranges::max_element(*choice);
+    float total = 0;
+    for (const float logit : *choice) {
+      total += std::exp(logit - peak);
+    }
+    for (std::size_t e = 0; e < choice->size(); ++e) {
+      float& score = (*choice)[e];
+      score = task.sigmoid ? 1.0F / (1.0F + std::exp(-score)) : std::exp(score - peak) / total;
+      score += task.bias != nullptr ? task.bias[e] : 0.0F;
+    }
+  }
+  if (task.groups > 1) {
+    KeepBestGroups(task, choice);
+  }
+}
+
 }  // namespace
 
 void RouteTokens(const RouteTask& task) {
   const std::int64_t n = task.experts;
   const std::int64_t k = task.top_k;
+  std::vector<float> choice;
   for (std::int64_t row = 0; row < task.rows; ++row) {
     const float* scores =
         task.logits +
         row * n;  // both scores grow with the logit, so the order is that of the logits
     std::int32_t* chosen = task.expert + row * k;
     float* weights = task.weight + row * k;
-    TopK(scores, n, k, chosen);
-    const float peak = scores[chosen[0]];
+    if (task.bias == nullptr && task.groups == 1) {
+      TopK(scores, n, k, chosen);
+    } else {
+      FillChoice(task, scores, &choice);
+      TopK(choice.data(), n, k, chosen);
+    }
+    const float peak = *std::max_element(scores, scores + n);
     float total = 0;
     if (!task.sigmoid) {
       for (std::int64_t e = 0; e < n && task.softmax_before_topk; ++e) {

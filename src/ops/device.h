@@ -208,6 +208,8 @@ class Device {
                       std::span<const MatMulTask> tasks) = 0;
   virtual void QkvPost(const QkvTask& task) = 0;
   virtual void Attention(const AttentionTask& task) = 0;
+  virtual void HeadMatMul(const HeadTask& task) = 0;
+  virtual void LatentPost(const LatentTask& task) = 0;
   /// act = gate_fn(gate) * up, [rows, ffn].
   virtual void GateMul(GateKind kind,
                        const float* gate,
@@ -237,6 +239,8 @@ class Device {
   virtual std::size_t KvPageBytes(KvType type,
                                   std::int64_t kv_heads,
                                   std::int64_t head_dim) const = 0;
+  /// The same of a latent cache whose tokens have `dim` values.
+  virtual std::size_t LatentPageBytes(KvType type, std::int64_t dim) const = 0;
   /// Runs fn(thread, threads) on the rank's threads: for packing and host work outside a step.
   virtual void ParallelFor(std::int64_t count,
                            void* context,

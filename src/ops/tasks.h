@@ -72,6 +72,9 @@ struct KvLayer {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   float k_scale = 1, v_scale = 1;  // kFp8 only: a page holds K / k_scale and V / v_scale
+  /// > 0: a latent cache (MLA). One KV head, whose K are the head_dim values of a token and whose V
+  /// are the first kv_rank of these, which are not stored twice.
+  std::int64_t kv_rank = 0;
 };
 
 /// One sequence's rows in this step: query rows [first_row, first_row + num_rows) at positions
@@ -112,6 +115,36 @@ struct QkvTask {
   KvLayer kv;
 };
 
+/// After the products of latent attention: the latent is normed and stored with its rotated key,
+/// the rotated part of each query head goes behind the part that HeadMatMul has brought into the
+/// latent space.
+struct LatentTask {
+  const float* kv = nullptr;  // [rows, kv.head_dim], rows ldkv apart: latent, then key
+  std::int64_t ldkv = 0;
+  const float* norm = nullptr;  // [kv_rank] RMS weights
+  float norm_eps = 0;
+  const float* q_rope = nullptr;  // [rows, q_heads, rotary_dim], heads q_rope_head apart
+  std::int64_t ldq_rope = 0, q_rope_head = 0;
+  std::int64_t q_heads = 0;
+  float* q = nullptr;  // [rows, q_heads, head_dim]: the last rotary_dim values of each head
+  std::int64_t ldq = 0;
+  RopeTable rope;  // rotary_dim = head_dim - kv_rank
+  StepRows step;   // as given to BeginStep
+  KvLayer layer;   // with kv_rank
+};
+
+/// y[row, head] = W_head x[row, head], a matrix of its own for every head: rows [head * n, head * n
+/// + n) of `weight` [heads * n, k]. n is a multiple of 32.
+struct HeadTask {
+  const PackedMatrix* weight = nullptr;
+  std::int64_t heads = 0;
+  std::int64_t rows = 0;
+  const float* x = nullptr;  // [rows, heads, k], rows ldx, heads x_head floats apart
+  std::int64_t ldx = 0, x_head = 0;
+  float* y = nullptr;  // [rows, heads, n], rows ldy, heads y_head floats apart
+  std::int64_t ldy = 0, y_head = 0;
+};
+
 /// How many CUDA graphs a device has recorded and how often it has replayed one.
 struct GraphCounts {
   std::uint64_t recorded = 0;
@@ -124,7 +157,7 @@ struct StepLimits {
   std::int64_t sequences = 0;
   std::int64_t pages_per_sequence = 0;
   std::span<const std::int32_t> kv_head_of;  // as AttentionTask's
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;                 // of AttentionTask's y
   /// Lists of ids, of up to `rows` each, that Embed is given in a step between two waits.
   std::int64_t row_lists = 1;
   /// Rows of the steps that are recorded as graphs, ascending, at most `rows`; empty: none.
@@ -140,6 +173,7 @@ struct EmbeddingTable {
   Memory copy;
 };
 
+/// Over a latent cache there are no softcap, window and sinks.
 struct AttentionTask {
   const float* q = nullptr;  // [rows, q_heads, head_dim]
   std::int64_t ldq = 0;
@@ -152,11 +186,13 @@ struct AttentionTask {
   float softcap = 0;             // 0: none
   std::int64_t window = 0;       // tokens seen including itself; 0: all
   const float* sinks = nullptr;  // [q_heads] or null
-  float* y = nullptr;            // [rows, q_heads, head_dim]
+  float* y = nullptr;            // [rows, q_heads, head_dim]; over a latent cache kv_rank
   std::int64_t ldy = 0;
 };
 
-/// The top_k best experts of each row, best first (ties: the lower index), and their weights.
+/// The top_k best experts of each row, best first (ties: the lower index), and their weights. With
+/// `bias` or groups the best are those of the greatest score + bias; the weights come from the
+/// scores alone.
 struct RouteTask {
   const float* logits = nullptr;  // [rows, experts]
   std::int64_t rows = 0;
@@ -166,6 +202,12 @@ struct RouteTask {
   bool softmax_before_topk = true;
   bool renormalize = true;
   float routed_scale = 1;
+  const float* bias = nullptr;  // [experts] or null
+  /// Experts are in `groups` runs of equally many, of which only the top_groups best are looked at;
+  /// a group is as good as the sum of its `group_best` (1 or 2) best experts.
+  std::int64_t groups = 1;
+  std::int64_t top_groups = 1;
+  std::int64_t group_best = 1;
   std::int32_t* expert = nullptr;  // [rows, top_k]
   float* weight = nullptr;         // [rows, top_k]
 };

@@ -3,6 +3,7 @@
 // the tensor cores.
 #include "bench.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/latent_cuda.h"
 
 namespace inferd::gpu {
 namespace {
@@ -122,6 +123,65 @@ class Step {
   DeviceBytes memory_, position_, sequence_, pages_, row_begin_, group_begin_, q_, y_;
 };
 
+// `sequences` of `tokens` each over a latent cache, whose last row is asked about.
+Result<> LatentDecode(
+    Bench& bench, int heads, int kv_rank, std::int64_t batch, std::int64_t context) {
+  k::LatentArgs args;
+  args.kv.format = k::KvFormat::kBf16;
+  args.kv.kv_rank = kv_rank;
+  args.kv.rope_dim = 64;
+  args.heads = heads;
+  args.ldq = static_cast<std::int64_t>(heads) * args.kv.dim();
+  args.ldy = static_cast<std::int64_t>(heads) * kv_rank;
+  args.scale = 0.09F;
+  args.max_tokens = context;
+  const std::int64_t pages_each = (context + k::kCudaPageTokens - 1) / k::kCudaPageTokens;
+  const std::size_t page_bytes = k::LatentBytesPerPage(args.kv.format, args.kv.dim());
+  args.kv.page_bytes = static_cast<std::int64_t>(page_bytes);
+  const std::size_t layer_bytes = static_cast<std::size_t>(batch * pages_each) * page_bytes;
+  const std::int64_t layers = bench.Pieces(layer_bytes);
+  INFERD_ASSIGN(const DeviceBytes memory,
+                bench.Fill(layer_bytes * static_cast<std::size_t>(layers)));
+  const std::vector<std::int32_t> positions(static_cast<std::size_t>(batch),
+                                            static_cast<std::int32_t>(context - 1));
+  std::vector<std::int32_t> sequences, pages;
+  for (std::int64_t s = 0; s < batch; ++s) {
+    sequences.push_back(static_cast<std::int32_t>(s));
+    for (std::int64_t page = 0; page < pages_each; ++page) {
+      pages.push_back(static_cast<std::int32_t>(page * batch + s));
+    }
+  }
+  INFERD_ASSIGN(const DeviceBytes position, bench.Upload(positions));
+  INFERD_ASSIGN(const DeviceBytes sequence, bench.Upload(sequences));
+  INFERD_ASSIGN(const DeviceBytes table, bench.Upload(pages));
+  INFERD_ASSIGN(const DeviceBytes q, bench.Fill(static_cast<std::size_t>(batch * args.ldq) * 4));
+  INFERD_ASSIGN(const DeviceBytes y, bench.Fill(static_cast<std::size_t>(batch * args.ldy) * 4));
+  INFERD_ASSIGN(const DeviceBytes workspace,
+                bench.Fill(k::AttentionWorkspaceBytes(batch, heads, kv_rank, context)));
+  args.q = reinterpret_cast<const float*>(q.get());
+  args.y = reinterpret_cast<float*>(y.get());
+  args.workspace = reinterpret_cast<float*>(workspace.get());
+  args.step = {batch,
+               reinterpret_cast<const std::int32_t*>(position.get()),
+               reinterpret_cast<const std::int32_t*>(sequence.get()),
+               reinterpret_cast<const std::int32_t*>(table.get()),
+               static_cast<int>(pages_each)};
+  INFERD_ASSIGN(const double seconds, bench.Seconds([&](std::int64_t i) {
+    args.kv.base = memory.get() + static_cast<std::size_t>(i % layers) * layer_bytes;
+    return k::LatentRows(args, bench.stream());
+  }));
+  bench.Print(
+      R"("sweep": "decode_attention", "kv": "latent_bf16", "batch": {}, "context": {}, "q_heads": {}, "kv_rank": {}, "rope_dim": 64, "ms": {:.5f}, "gb_s": {:.4g}, "tflop_s": {:.4g})",
+      batch,
+      context,
+      heads,
+      kv_rank,
+      seconds * 1e3,
+      static_cast<double>(layer_bytes) * 1e-9 / seconds,
+      2e-12 * static_cast<double>(batch * context * heads * (args.kv.dim() + kv_rank)) / seconds);
+  return {};
+}
+
 }  // namespace
 
 Result<> SweepDecodeAttention(Bench& bench) {
@@ -147,6 +207,13 @@ Result<> SweepDecodeAttention(Bench& bench) {
             seconds * 1e3,
             step->kv_bytes() * 1e-9 / seconds);
       }
+    }
+  }
+  // DeepSeek-V2-Lite, or one of eight ranks of V3; all heads of V3.
+  for (const int q_heads : bench.tiny() ? std::vector<int>{4} : std::vector<int>{16, 128}) {
+    for (const std::int64_t batch : bench.tiny() ? Counts{2} : Counts{1, 64}) {
+      INFERD_TRY(
+          LatentDecode(bench, q_heads, bench.tiny() ? 32 : 512, batch, bench.tiny() ? 70 : 8192));
     }
   }
   return {};

@@ -70,6 +70,80 @@ TEST(MoeCuda, RoutePicksTheBestLowerIndexFirst) {
   }
 }
 
+// As DeepSeek's models route: groups first, a bias for the choice, weights of the scores alone.
+TEST(MoeCuda, RouteByGroupsAndBias) {
+  constexpr int kRows = 4, kExperts = 64, kTopK = 6;
+  const auto logits = RandomFloats(kRows * kExperts, 3), bias = RandomFloats(kExperts, 4, 0.3F);
+  for (const bool sigmoid : {false, true}) {
+    for (const bool biased : {false, true}) {
+      for (const int best : {1, 2}) {
+        for (const int groups : {1, 4, 32}) {
+          const int kept = groups == 4 ? 2 : groups == 32 ? 5 : 1;
+          const DeviceArray<float> dl(logits), db(bias), weight(kRows * kTopK);
+          const DeviceArray<std::int32_t> expert(kRows * kTopK);
+          RouteArgs args;
+          args.logits = dl.get();
+          args.rows = kRows;
+          args.experts = kExperts;
+          args.top_k = kTopK;
+          args.sigmoid = sigmoid;
+          args.softmax_before_topk = true;
+          args.renormalize = biased;
+          args.bias = biased ? db.get() : nullptr;
+          args.groups = groups;
+          args.top_groups = kept;
+          args.group_best = best;
+          args.expert = expert.get();
+          args.weight = weight.get();
+          EXPECT_OK(Route(args, nullptr));
+          std::vector<std::int32_t> want;
+          std::vector<double> want_weight;
+          for (int row = 0; row < kRows; ++row) {
+            const float* l = logits.data() + row * kExperts;
+            double all = 0, chosen = 0;
+            std::vector<double> score(kExperts), choice(kExperts);
+            for (std::size_t e = 0; e < kExperts; ++e) {
+              const double x = l[e];
+              score[e] = sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
+              all += score[e];
+            }
+            for (std::size_t e = 0; e < kExperts; ++e) {
+              score[e] /= sigmoid ? 1 : all;
+              choice[e] = score[e] + (biased ? bias[e] : 0.0F);
+            }
+            const int size = kExperts / groups;
+            std::vector<std::pair<double, int>> by_group;
+            for (int g = 0; g < groups; ++g) {
+              std::vector<double> of(choice.begin() + g * size, choice.begin() + (g + 1) * size);
+              std::sort(of.rbegin(), of.rend());
+              by_group.emplace_back(-(best == 2 ? of[0] + of[1] : of[0]), g);
+            }
+            std::sort(by_group.begin(), by_group.end());
+            std::vector<std::pair<double, int>> order;
+            for (int g = 0; g < kept; ++g) {
+              const int first = by_group[static_cast<std::size_t>(g)].second * size;
+              for (int e = first; e < first + size; ++e) {
+                order.emplace_back(-choice[static_cast<std::size_t>(e)], e);
+              }
+            }
+            std::sort(order.begin(), order.end());
+            for (std::size_t i = 0; i < kTopK; ++i) {
+              chosen += score[static_cast<std::size_t>(order[i].second)];
+            }
+            for (std::size_t i = 0; i < kTopK; ++i) {
+              want.push_back(order[i].second);
+              want_weight.push_back(score[static_cast<std::size_t>(order[i].second)] /
+                                    (biased ? chosen : 1));
+            }
+          }
+          EXPECT_EQ(expert.Download(), want) << sigmoid << biased << best << " " << groups;
+          EXPECT_LT(RelativeError(weight.Download(), want_weight), 3e-6);
+        }
+      }
+    }
+  }
+}
+
 struct Sorted {
   std::vector<std::int32_t> begin, source, position;
 };

@@ -114,6 +114,8 @@ class CudaDevice final : public Device {
               std::span<const MatMulTask> tasks) override;
   void QkvPost(const QkvTask& task) override;
   void Attention(const AttentionTask& task) override;
+  void HeadMatMul(const HeadTask& task) override;
+  void LatentPost(const LatentTask& task) override;
   void GateMul(GateKind kind,
                const float* gate,
                const float* up,
@@ -132,9 +134,12 @@ class CudaDevice final : public Device {
   void Sample(const SampleTask& task) override;
   std::int64_t PageTokens() const override;
   std::size_t KvPageBytes(KvType type, std::int64_t kv_heads, std::int64_t head_dim) const override;
+  std::size_t LatentPageBytes(KvType type, std::int64_t dim) const override;
   void ParallelFor(std::int64_t count,
                    void* context,
                    void (*fn)(void* context, std::int64_t index)) override;
+
+  static kernels::cuda::KvFormat FormatOf(KvType type);
 
  private:
   /// The calling thread's CUDA calls go to this device. False after an error: do nothing.
@@ -213,6 +218,7 @@ class CudaDevice final : public Device {
   /// Writes the step's lists and page tables into the pinned half of places_.
   void FillPlaces(const StepRows& step);
   void AttendRows(const kernels::cuda::AttentionArgs& args, const AttentionRun& run);
+  void AttendLatent(const AttentionTask& task);
   Result<> ListExpertRows(std::span<const PackedMatrix* const> experts);
   kernels::cuda::GroupedArgs GroupedArgsOf(std::span<const PackedMatrix* const> experts) const;
   kernels::cuda::GroupedArgs PlacedArgs(std::span<const PackedMatrix* const> experts,

@@ -38,6 +38,10 @@ void CudaDevice::Route(const RouteTask& task) {
   args.softmax_before_topk = task.softmax_before_topk;
   args.renormalize = task.renormalize;
   args.routed_scale = task.routed_scale;
+  args.bias = task.bias;
+  args.groups = static_cast<int>(task.groups);
+  args.top_groups = static_cast<int>(task.top_groups);
+  args.group_best = static_cast<int>(task.group_best);
   args.expert = task.expert;
   args.weight = task.weight;
   Check(k::Route(args, stream_), "routing");

@@ -23,7 +23,21 @@ constexpr std::int64_t kSequenceOf = 2;
 constexpr std::int64_t kRowBegin = 3;
 constexpr std::int64_t kLists = 4;
 
-k::KvFormat FormatOf(KvType type) {
+k::KvPages PagesOf(const KvLayer& kv) {
+  k::KvPages pages;
+  pages.base = kv.base;
+  pages.page_bytes = static_cast<std::int64_t>(kv.page_bytes);
+  pages.format = CudaDevice::FormatOf(kv.type);
+  pages.kv_heads = static_cast<int>(kv.kv_heads);
+  pages.head_dim = static_cast<int>(kv.head_dim);
+  pages.k_scale = kv.k_scale;
+  pages.v_scale = kv.v_scale;
+  return pages;
+}
+
+}  // namespace
+
+k::KvFormat CudaDevice::FormatOf(KvType type) {
   switch (type) {
     case KvType::kF16:
       return k::KvFormat::kF16;
@@ -38,20 +52,6 @@ k::KvFormat FormatOf(KvType type) {
   }
   return k::KvFormat::kF16;
 }
-
-k::KvPages PagesOf(const KvLayer& kv) {
-  k::KvPages pages;
-  pages.base = kv.base;
-  pages.page_bytes = static_cast<std::int64_t>(kv.page_bytes);
-  pages.format = FormatOf(kv.type);
-  pages.kv_heads = static_cast<int>(kv.kv_heads);
-  pages.head_dim = static_cast<int>(kv.head_dim);
-  pages.k_scale = kv.k_scale;
-  pages.v_scale = kv.v_scale;
-  return pages;
-}
-
-}  // namespace
 
 std::int64_t CudaDevice::PageTokens() const { return k::kCudaPageTokens; }
 
@@ -279,6 +279,10 @@ void CudaDevice::QkvPost(const QkvTask& task) {
 
 void CudaDevice::Attention(const AttentionTask& task) {
   INFERD_CHECK(task.sequences.data() == step_.host.sequences.data());
+  if (task.kv.kv_rank > 0) {
+    AttendLatent(task);
+    return;
+  }
   k::AttentionArgs args;
   args.q = task.q;
   args.ldq = task.ldq;

@@ -474,6 +474,112 @@ TEST(CpuDevice, GateMulAndNormFeedAllForms) {
   }
 }
 
+TEST(CpuDevice, EveryHeadHasAMatrixOfItsOwn) {
+  for (const int threads : {1, 3}) {
+    const std::unique_ptr<Device> device = MakeDevice(threads);
+    constexpr std::int64_t kHeads = 3, kN = 64, kK = 10, kLead = 6;  // inputs end each head
+    const std::vector<float> w = Random(kHeads * kN * kK, 1);
+    const std::unique_ptr<PackedMatrix> packed = PackF32(*device, w, kHeads * kN, kK);
+    for (const std::int64_t rows : {1, 5, 2}) {
+      const std::vector<float> x = Random(rows * kHeads * (kLead + kK), 2);
+      std::vector<float> y(static_cast<std::size_t>(rows * kHeads * (kN + 1)), -7.0F);
+      HeadTask task;
+      task.weight = packed.get();
+      task.heads = kHeads;
+      task.rows = rows;
+      task.x = x.data() + kLead;
+      task.x_head = kLead + kK;
+      task.ldx = kHeads * task.x_head;
+      task.y = y.data();
+      task.y_head = kN + 1;
+      task.ldy = kHeads * task.y_head;
+      device->HeadMatMul(task);
+      for (std::int64_t i = 0; i < rows * kHeads; ++i) {
+        const float* in = x.data() + i * (kLead + kK) + kLead;
+        for (std::int64_t j = 0; j < kN; ++j) {
+          const float* row = w.data() + (i % kHeads * kN + j) * kK;
+          EXPECT_NEAR(y[static_cast<std::size_t>(i * (kN + 1) + j)], Dot(row, in, kK), 1e-5);
+        }
+        EXPECT_EQ(y[static_cast<std::size_t>(i * (kN + 1) + kN)], -7.0F) << "between heads";
+      }
+    }
+  }
+}
+
+// A row of a latent cache sees its own token and those before, whatever comes with it.
+TEST(CpuDevice, LatentRowsHaveTheirBitsInAnyBatch) {
+  constexpr std::int64_t kHeads = 5, kRank = 24, kRope = 8, kDim = kRank + kRope, kTokens = 50;
+  const std::vector<float> kv = Random(kTokens * kDim, 1), norm = Random(kRank, 2);
+  const std::vector<float> q = Random(kTokens * kHeads * kDim, 3);
+  const std::vector<float> cosine = Random(kTokens * kRope / 2, 4);
+  const std::vector<float> sine = Random(kTokens * kRope / 2, 5);
+  const std::vector<std::int32_t> pages = {1, 0};
+  const auto run = [&](int threads, std::int64_t chunk, std::string_view isa) {
+    const std::unique_ptr<Device> device = MakeDevice(threads, isa);
+    KvLayer layer;
+    layer.type = KvType::kF32;
+    layer.page_bytes = device->LatentPageBytes(layer.type, kDim);
+    layer.kv_heads = 1;
+    layer.head_dim = kDim;
+    layer.kv_rank = kRank;
+    std::vector<std::byte> memory(2 * layer.page_bytes);
+    layer.base = memory.data();
+    std::vector<float> y(kTokens * kHeads * kRank);
+    for (std::int64_t first = 0; first < kTokens; first += chunk) {
+      const std::int64_t rows = std::min(chunk, kTokens - first);
+      std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
+      std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(first));
+      const AttentionSequence sequence{0, rows, first, pages};
+      std::vector<float> in(q.begin() + first * kHeads * kDim,
+                            q.begin() + (first + rows) * kHeads * kDim);
+      LatentTask post;
+      post.kv = kv.data() + first * kDim;
+      post.ldkv = kDim;
+      post.norm = norm.data();
+      post.norm_eps = 1e-6F;
+      post.q_rope = in.data() + kRank;
+      post.q_rope_head = kDim;
+      post.ldq_rope = kHeads * kDim;
+      post.q_heads = kHeads;
+      post.q = in.data();
+      post.ldq = kHeads * kDim;
+      post.rope = {cosine.data(), sine.data(), kRope, true};
+      post.step = {positions, {&sequence, 1}};
+      post.layer = layer;
+      device->LatentPost(post);
+      const std::vector<std::int32_t> kv_head_of(kHeads, 0);
+      AttentionTask task;
+      task.q = in.data();
+      task.ldq = kHeads * kDim;
+      task.q_heads = kHeads;
+      task.kv_head_of = kv_head_of;
+      task.sequences = {&sequence, 1};
+      task.kv = layer;
+      task.scale = 0.3F;
+      task.y = y.data() + first * kHeads * kRank;
+      task.ldy = kHeads * kRank;
+      device->Attention(task);
+    }
+    return y;
+  };
+  const std::vector<float> expected = run(1, kTokens, "auto");
+  EXPECT_EQ(run(3, 1, "auto"), expected);
+  EXPECT_EQ(run(2, 17, "auto"), expected);
+  const std::vector<float> plain = run(1, 9, "scalar");
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    ASSERT_NEAR(expected[i], plain[i], 1e-5) << i;
+  }
+  // The first token sees itself: its normed latent.
+  double squares = 0;
+  for (std::int64_t i = 0; i < kRank; ++i) {
+    squares +=
+        static_cast<double>(kv[static_cast<std::size_t>(i)]) * kv[static_cast<std::size_t>(i)];
+  }
+  for (std::size_t i = 0; i < kRank; ++i) {
+    EXPECT_NEAR(plain[i], kv[i] * norm[i] / std::sqrt(squares / kRank + 1e-6), 1e-5);
+  }
+}
+
 TEST(CpuDevice, ParallelForVisitsEveryIndexOnce) {
   const std::unique_ptr<Device> device = MakeDevice(4);
   std::vector<int> visits(1000);

@@ -62,5 +62,42 @@ TEST(RouterTest, SigmoidScores) {
   EXPECT_NEAR(weight[3], 1 / (1 + std::exp(3.0)), 1e-6);
 }
 
+TEST(RouterTest, ABiasDecidesTheChoiceButNotTheWeights) {
+  RouteTask task = Task(4, 2);
+  task.sigmoid = true;
+  const std::array<float, 4> logits = {0, 1, 2, -1};
+  const std::array<float, 4> bias = {0.5F, 0, -1, 0.5F};
+  task.bias = bias.data();
+  std::array<std::int32_t, 2> expert{};
+  std::array<float, 2> weight{};
+  Route(task, logits.data(), 1, expert.data(), weight.data());
+  // 1.0, 0.731, -0.119 and 0.769 with the bias.
+  EXPECT_EQ(expert, (std::array<std::int32_t, 2>{0, 3}));
+  const double scores[] = {0.5, 1 / (1 + std::exp(1.0))};
+  EXPECT_NEAR(weight[0], scores[0] / (scores[0] + scores[1]), 1e-6);
+  EXPECT_NEAR(weight[1], scores[1] / (scores[0] + scores[1]), 1e-6);
+}
+
+TEST(RouterTest, OnlyExpertsOfTheBestGroupsAreChosen) {
+  RouteTask task = Task(6, 2);
+  task.renormalize = false;
+  task.groups = 3;
+  task.top_groups = 1;
+  const std::array<float, 6> logits = {4, 0, 3, 2.5F, 1, 1};
+  std::array<std::int32_t, 2> expert{};
+  std::array<float, 2> weight{};
+  Route(task, logits.data(), 1, expert.data(), weight.data());
+  EXPECT_EQ(expert, (std::array<std::int32_t, 2>{0, 1})) << "the group of the best expert";
+  double all = 0;
+  for (const float logit : logits) {
+    all += std::exp(logit);
+  }
+  EXPECT_NEAR(weight[0], std::exp(4.0) / all, 1e-6) << "a share of all experts";
+  task.sigmoid = true;
+  task.group_best = 2;
+  Route(task, logits.data(), 1, expert.data(), weight.data());
+  EXPECT_EQ(expert, (std::array<std::int32_t, 2>{2, 3})) << "the group of the best two";
+}
+
 }  // namespace
 }  // namespace inferd::ops

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with a matrix per head on the CPU device: the panels of one head's rows meet that head's
+// inputs, all heads in one region.
+#include "base/check.h"
+#include "ops/cpu_device.h"
+#include "ops/cpu_region.h"
+
+#include <algorithm>
+
+namespace inferd::ops {
+
+void CpuDevice::HeadMatMul(const HeadTask& task) {
+  if (task.rows == 0) {
+    return;
+  }
+  const auto& weight = static_cast<const CpuMatrix&>(*task.weight);
+  const std::int64_t n = weight.n() / task.heads;
+  const std::int64_t k = weight.k();
+  INFERD_CHECK(n * task.heads == weight.n() && n % kernels::kPanelRows == 0);
+  const std::int64_t inputs = task.heads * task.rows;
+  if (head_in_ == nullptr || head_in_->max_rows() < inputs || head_in_->k() != k ||
+      head_forms_ != weight.form()) {
+    head_forms_ = weight.form();
+    head_in_ = std::make_unique<CpuActivations>(inputs, k, head_forms_, kernels_);
+  }
+  // Head by head, so that a head's rows follow one another.
+  ForEach(inputs, inputs * k, [&](int, std::int64_t i) {
+    const float* x = task.x + i % task.rows * task.ldx + i / task.rows * task.x_head;
+    head_in_->Fill(i, 0, x, k);
+  });
+  jobs_.clear();
+  const std::int64_t panels = n / kernels::kPanelRows;
+  for (std::int64_t head = 0; head < task.heads; ++head) {
+    // Reading the panel costs as much as about eight rows of arithmetic.
+    const double cost = static_cast<double>(weight.panel_bytes()) *
+                        std::max(1.0, static_cast<double>(task.rows) / 8);
+    PanelJob job = {weight.Args(), panels, cost};
+    job.args.panels += static_cast<std::size_t>(head * panels) * weight.panel_bytes();
+    job.args.n = n;
+    head_in_->SetInputs(head * task.rows, &job.args);
+    job.args.m = task.rows;
+    job.args.y = task.y + head * task.y_head;
+    job.args.ldy = task.ldy;
+    jobs_.push_back(job);
+  }
+  RunJobs();
+}
+
+}  // namespace inferd::ops
