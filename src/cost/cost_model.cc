@@ -46,8 +46,11 @@ StageCost MakeStage(const spec::ModelSpec& model,
   for (std::int64_t layer = shard.layers.begin; layer < shard.layers.end; ++layer) {
     const spec::LayerSpec& of = model.layers[static_cast<std::size_t>(layer)];
     moe_layers += of.moe ? 1 : 0;
-    const double kv = 2 * wide(shard.kv_heads.size() * model.head_dim) * kv_bytes_per_value;
-    const double flops = 4 * wide(shard.q_heads.size() * model.head_dim);
+    const double kv = wide(model.KvValues(shard.kv_heads.size())) * kv_bytes_per_value;
+    // Of a token seen: the product with K, the sum of V; over a latent both are as wide as that.
+    const std::int64_t values =
+        model.latent.used() ? model.latent.width() + model.latent.kv_rank : 2 * model.head_dim;
+    const double flops = 2 * wide(shard.q_heads.size() * values);
     if (of.window > 0) {
       stage.window = std::max(stage.window, wide(of.window));
       stage.window_kv_bytes += kv;

@@ -31,7 +31,10 @@ Result<KvCache> KvCache::Make(ops::Device& device,
     return InvalidArgument("{} KV pages; at least 1 is needed", num_pages);
   }
   KvCache cache;
-  const std::size_t layer_bytes = device.KvPageBytes(type, shard.kv_heads.size(), model.head_dim);
+  const std::int64_t width = model.latent.used() ? model.latent.width() : model.head_dim;
+  const std::size_t layer_bytes = model.latent.used()
+                                      ? device.LatentPageBytes(type, width)
+                                      : device.KvPageBytes(type, shard.kv_heads.size(), width);
   cache.page_bytes_ = layer_bytes * static_cast<std::size_t>(shard.layers.size());
   cache.num_pages_ = num_pages;
   const auto total = base::CheckedMul(cache.page_bytes_, static_cast<std::uint64_t>(num_pages));
@@ -46,7 +49,8 @@ Result<KvCache> KvCache::Make(ops::Device& device,
     layer.page_bytes = cache.page_bytes_;
     layer.type = type;
     layer.kv_heads = shard.kv_heads.size();
-    layer.head_dim = model.head_dim;
+    layer.head_dim = width;
+    layer.kv_rank = model.latent.kv_rank;
     if (!scales.empty()) {
       layer.k_scale = scales[static_cast<std::size_t>(i)].k;
       layer.v_scale = scales[static_cast<std::size_t>(i)].v;

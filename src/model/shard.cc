@@ -78,7 +78,7 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
                       .sequences = std::min(options.max_num_seqs, options.max_batched_tokens),
                       .pages_per_sequence = (options.max_model_len + page_tokens - 1) / page_tokens,
                       .kv_head_of = shard->kv_head_of_,
-                      .head_dim = model.head_dim,
+                      .head_dim = model.latent.used() ? model.latent.kv_rank : model.head_dim,
                       .row_lists = plan.ep > 1 ? 2 * plan.ep + 1 : 1,
                       .graph_sizes = options.cuda_graph_sizes,
                       .batch_invariant = options.batch_invariant}));
@@ -113,9 +113,17 @@ Result<> Shard::AllocateArena() {
     x_ = carver.Take(tokens, hidden);
     y_ = carver.Take(tokens, hidden);
     part_ = plan_.tp > 1 ? carver.Take(tokens, hidden_rows_.size()) : nullptr;
-    qkv_ =
-        carver.Take(tokens, (plan_.q_heads.size() + 2 * plan_.kv_heads.size()) * model_.head_dim);
-    attn_ = carver.Take(tokens, plan_.q_heads.size() * model_.head_dim);
+    const std::int64_t heads = plan_.q_heads.size();
+    if (const spec::LatentSpec& latent = model_.latent; latent.used()) {
+      qkv_ = carver.Take(tokens, heads * model_.head_dim);
+      q_latent_ = latent.q_rank > 0 ? carver.Take(tokens, latent.q_rank) : nullptr;
+      latent_ = carver.Take(tokens, latent.width());
+      latent_q_ = carver.Take(tokens, heads * latent.width());
+      latent_y_ = carver.Take(tokens, heads * latent.kv_rank);
+    } else {
+      qkv_ = carver.Take(tokens, (heads + 2 * plan_.kv_heads.size()) * model_.head_dim);
+    }
+    attn_ = carver.Take(tokens, heads * model_.value_dim());
     gate_up_ = carver.Take(tokens, 2 * widest);
     normed_ = moe ? carver.Take(tokens, hidden) : nullptr;
     shared_y_ = moe ? carver.Take(tokens, hidden) : nullptr;
@@ -130,7 +138,7 @@ Result<> Shard::AllocateArena() {
   INFERD_TRY(AllocateStaging());
   if (plan_.tp > 1) {
     const std::int64_t widest_in =
-        std::max({model_.num_heads * model_.head_dim, model_.intermediate_size, hidden});
+        std::max({model_.num_heads * model_.value_dim(), model_.intermediate_size, hidden});
     const std::int64_t logits = plan_.has_head ? max_logit_rows_ * model_.vocab_size : 0;
     const std::int64_t floats = std::max(tokens * widest_in, logits);
     INFERD_ASSIGN(gather_,
@@ -213,9 +221,14 @@ void Shard::AssignActivations() {
   const unsigned carried = plan_.tp > 1 ? ops::kActCarried : 0U;
   for (const LayerWeights& w : weights_.layers) {
     LayerActivations act;
-    act.attn_in = ActivationsFor(hidden, {w.q.get(), w.k.get(), w.v.get()});
-    act.attn_part = ActivationsFor(plan_.q_heads.size() * model_.head_dim, {w.o.get()}, carried);
-    act.attn_out = ActivationsFor(model_.num_heads * model_.head_dim, {w.o.get()}, carried);
+    if (w.q_a != nullptr) {
+      act.attn_in = ActivationsFor(hidden, {w.q_a.get(), w.kv_a.get()});
+      act.q_latent = ActivationsFor(model_.latent.q_rank, {w.q.get()});
+    } else {
+      act.attn_in = ActivationsFor(hidden, {w.q.get(), w.k.get(), w.v.get(), w.kv_a.get()});
+    }
+    act.attn_part = ActivationsFor(plan_.q_heads.size() * model_.value_dim(), {w.o.get()}, carried);
+    act.attn_out = ActivationsFor(model_.num_heads * model_.value_dim(), {w.o.get()}, carried);
     act.ffn_in = ActivationsFor(hidden,
                                 {w.gate.get(),
                                  w.up.get(),
@@ -247,7 +260,7 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
   }
   // What the peers hold: indices far below 2^24 travel exactly as floats.
   const std::array mine = {static_cast<float>(plan_.vocab.size()),
-                           static_cast<float>(plan_.q_heads.size() * model_.head_dim),
+                           static_cast<float>(plan_.q_heads.size() * model_.value_dim()),
                            static_cast<float>(plan_.ffn.size()),
                            static_cast<float>(hidden_rows_.size()),
                            static_cast<float>(plan_.experts.begin),
@@ -287,7 +300,7 @@ Result<> Shard::Join(comm::Communicator* tp, comm::Communicator* ep) {
   };
   if (!sums_to(columns_.vocab, model_.vocab_size) ||
       !sums_to(columns_.hidden, model_.hidden_size) ||
-      !sums_to(columns_.q, model_.num_heads * model_.head_dim) ||
+      !sums_to(columns_.q, model_.num_heads * model_.value_dim()) ||
       (plan_.ffn.size() > 0 && !sums_to(columns_.ffn, model_.intermediate_size))) {
     return FailedPrecondition("the shards of the tp group of rank {} do not add up to the model",
                               plan_.rank);

@@ -114,6 +114,7 @@ class Shard {
   // rank's columns of the whole; without tp they are the same.
   struct LayerActivations {
     ops::Activations* attn_in = nullptr;
+    ops::Activations* q_latent = nullptr;
     ops::Activations* attn_part = nullptr;
     ops::Activations* attn_out = nullptr;
     ops::Activations* ffn_in = nullptr;
@@ -160,6 +161,9 @@ class Shard {
   Result<> Layers(const StepBatch& batch, std::int64_t rows);
   Result<> Embed(const StepBatch& batch, std::int64_t rows);
   Result<> Attention(std::int64_t layer, const StepBatch& batch, std::int64_t rows);
+  /// attn_ = attention over heads of K and V, or over a latent cache (shard_latent.cc).
+  Result<> HeadAttention(std::int64_t layer, const StepBatch& batch, std::int64_t rows);
+  Result<> LatentAttention(std::int64_t layer, const StepBatch& batch, std::int64_t rows);
   Result<> Ffn(std::int64_t layer, std::int64_t rows);
   Result<> DenseFfn(std::int64_t layer, std::int64_t rows);
   /// y_, or with tp this rank's columns of it in part_, = weight * the parts of all tp ranks (+
@@ -228,10 +232,14 @@ class Shard {
   float* x_ = nullptr;       // [tokens, hidden], residual stream
   float* y_ = nullptr;       // [tokens, hidden], output of a block
   Owed owed_ = Owed::kNothing;
-  float* part_ = nullptr;           // [tokens, local hidden rows]; only with tp
-  float* normed_ = nullptr;         // [tokens, hidden], MoE input
-  float* qkv_ = nullptr;            // [tokens, (q + 2 kv) * head_dim]
-  float* attn_ = nullptr;           // [tokens, q * head_dim]
+  float* part_ = nullptr;    // [tokens, local hidden rows]; only with tp
+  float* normed_ = nullptr;  // [tokens, hidden], MoE input
+  float* qkv_ = nullptr;     // [tokens, (q + 2 kv) * head_dim]
+  float* attn_ = nullptr;    // [tokens, q * value_dim]
+  // Latent attention: the query's latent [tokens, q_rank], what is kept of a token [tokens, kv_rank
+  // + rope_dim], queries in that space [tokens, q, kv_rank + rope_dim], the sums [tokens, q,
+  // kv_rank].
+  float *q_latent_ = nullptr, *latent_ = nullptr, *latent_q_ = nullptr, *latent_y_ = nullptr;
   float* gate_up_ = nullptr;        // [tokens, 2 * widest local ffn]
   float* shared_y_ = nullptr;       // [tokens, hidden]
   float* shared_weight_ = nullptr;  // [tokens]

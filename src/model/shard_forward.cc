@@ -100,6 +100,18 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64
   const auto index = static_cast<std::size_t>(layer);
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
+  const std::int64_t attn_size = plan_.q_heads.size() * model_.value_dim();
+  INFERD_TRY(model_.latent.used() ? LatentAttention(layer, batch, rows)
+                                  : HeadAttention(layer, batch, rows));
+  device_.Quantize(attn_, attn_size, rows, act.attn_part);
+  INFERD_TRY(Project(w.o.get(), w.o_bias, act.attn_part, columns_.q, rows, act.attn_out));
+  return FinishBlock(rows, gather_ ? Owed::kColumns : Owed::kOutput, w.post_attn_norm);
+}
+
+Result<> Shard::HeadAttention(std::int64_t layer, const StepBatch& batch, std::int64_t rows) {
+  const auto index = static_cast<std::size_t>(layer);
+  const LayerWeights& w = weights_.layers[index];
+  const LayerActivations& act = layer_act_[index];
   const spec::LayerSpec& layer_spec =
       model_.layers[static_cast<std::size_t>(plan_.layers.begin) + index];
   const float eps = static_cast<float>(model_.norm_eps);
@@ -146,10 +158,7 @@ Result<> Shard::Attention(std::int64_t layer, const StepBatch& batch, std::int64
   attention.y = attn_;
   attention.ldy = q_size;
   device_.Attention(attention);
-
-  device_.Quantize(attn_, q_size, rows, act.attn_part);
-  INFERD_TRY(Project(w.o.get(), w.o_bias, act.attn_part, columns_.q, rows, act.attn_out));
-  return FinishBlock(rows, gather_ ? Owed::kColumns : Owed::kOutput, w.post_attn_norm);
+  return {};
 }
 
 Result<> Shard::Project(const ops::PackedMatrix* weight,
@@ -297,6 +306,10 @@ Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   route.softmax_before_topk = model_.moe.softmax_before_topk;
   route.renormalize = model_.moe.renormalize;
   route.routed_scale = static_cast<float>(model_.moe.routed_scale);
+  route.bias = w.router_bias.data();
+  route.groups = model_.moe.groups;
+  route.top_groups = model_.moe.top_groups;
+  route.group_best = model_.moe.group_best;
   route.expert = reinterpret_cast<std::int32_t*>(expert_.data());
   route.weight = expert_weight_.floats();
   device_.Route(route);

@@ -2,6 +2,8 @@
 #include "model/weights.h"
 
 #include "base/error.h"
+#include "model/embedding_check.h"
+#include "model/latent_weights.h"
 #include "model/made_rows.h"
 #include "model/stored_values.h"
 #include "store/quantised.h"
@@ -32,6 +34,12 @@ struct PackJob {
   std::int64_t bytes = 0;
 };
 
+// Rows of kv_b_proj, from which two matrices are made.
+struct LatentJob {
+  WeightRef ref;
+  LayerWeights* target = nullptr;
+};
+
 class Loader {
  public:
   Loader(const store::Model& source, const spec::ShardPlan& shard, ops::Device& device)
@@ -44,7 +52,14 @@ class Loader {
   Result<ShardWeights> Load(const LoadWeightsOptions& options) {
     INFERD_TRY(AddAll());
     INFERD_TRY(PackAll(options));
-    INFERD_TRY(CheckEmbedding());
+    if (shard_.has_embedding && !embedding_checked_) {
+      INFERD_TRY(CheckEmbedding(source_, embedding_, weights_.embedding, device_));
+    }
+    for (const LatentJob& job : latent_jobs_) {
+      INFERD_TRY(PackLatent(source_, job.ref, device_, job.target));
+      weights_.bytes +=
+          static_cast<std::int64_t>(job.target->k_up->bytes() + job.target->v_up->bytes());
+    }
     for (LayerWeights& layer : weights_.layers) {
       ListExperts(layer);
     }
@@ -58,6 +73,9 @@ class Loader {
     for (const PackJob& job : jobs_) {
       Note(job.ref);
     }
+    for (const LatentJob& job : latent_jobs_) {
+      Note(job.ref);
+    }
     return std::move(planned_);
   }
 
@@ -69,7 +87,8 @@ class Loader {
     for (std::int64_t i = 0; i < shard_.layers.size(); ++i) {
       const std::int64_t layer = shard_.layers.begin + i;
       LayerWeights& target = weights_.layers[static_cast<std::size_t>(i)];
-      INFERD_TRY(AddAttention(layer, target));
+      INFERD_TRY(spec_.latent.used() ? AddLatentAttention(layer, target)
+                                     : AddAttention(layer, target));
       if (spec_.layers[static_cast<std::size_t>(layer)].moe) {
         INFERD_TRY(AddMoe(layer, target));
       } else {
@@ -296,6 +315,37 @@ class Loader {
     return AddNorm(Slot::kFfnNorm, layer, hidden, &target.ffn_norm);
   }
 
+  // The latents' projections are whole on every rank.
+  Result<> AddLatentAttention(std::int64_t layer, LayerWeights& target) {
+    const spec::LatentSpec& latent = spec_.latent;
+    const std::int64_t hidden = spec_.hidden_size;
+    const std::int64_t dim = spec_.head_dim;
+    const std::int64_t both = latent.nope_dim + latent.value_dim;
+    const Range heads = shard_.q_heads;
+    INFERD_TRY(AddNorm(Slot::kAttnNorm, layer, hidden, &target.attn_norm));
+    if (latent.q_rank > 0) {
+      INFERD_TRY(
+          AddRows(Slot::kQA, layer, -1, latent.q_rank, hidden, {0, latent.q_rank}, &target.q_a));
+      INFERD_TRY(AddNorm(Slot::kQANorm, layer, latent.q_rank, &target.q_a_norm));
+    }
+    INFERD_TRY(AddRows(Slot::kQ,
+                       layer,
+                       -1,
+                       spec_.num_heads * dim,
+                       latent.q_rank > 0 ? latent.q_rank : hidden,
+                       {heads.begin * dim, heads.end * dim},
+                       &target.q));
+    INFERD_TRY(
+        AddRows(Slot::kKvA, layer, -1, latent.width(), hidden, {0, latent.width()}, &target.kv_a));
+    INFERD_TRY(AddNorm(Slot::kKvANorm, layer, latent.kv_rank, &target.kv_a_norm));
+    INFERD_ASSIGN(const WeightRef kv_b,
+                  Find(Slot::kKvB, layer, -1, spec_.num_heads * both, latent.kv_rank));
+    latent_jobs_.push_back({kv_b.Rows(heads.begin * both, heads.end * both), &target});
+    INFERD_TRY(AddRows(
+        Slot::kO, layer, -1, hidden, spec_.num_heads * latent.value_dim, hidden_rows_, &target.o));
+    return AddNorm(Slot::kFfnNorm, layer, hidden, &target.ffn_norm);
+  }
+
   Result<> AddFfn(std::int64_t layer, LayerWeights& target) {
     const std::int64_t hidden = spec_.hidden_size;
     const std::int64_t ffn = spec_.intermediate_size;
@@ -315,6 +365,10 @@ class Loader {
     const std::int64_t hidden = spec_.hidden_size;
     INFERD_TRY(AddRows(
         Slot::kRouter, layer, -1, moe.num_experts, hidden, {0, moe.num_experts}, &target.router));
+    if (moe.choice_bias) {
+      INFERD_TRY(AddVector(
+          Slot::kRouterBias, layer, moe.num_experts, {0, moe.num_experts}, &target.router_bias));
+    }
     target.experts.resize(static_cast<std::size_t>(3 * shard_.experts.size()));
     const std::int64_t ffn = moe.expert_intermediate_size;
     for (std::int64_t i = 0; i < shard_.experts.size() && shard_.expert_ffn.size() > 0; ++i) {
@@ -470,63 +524,6 @@ class Loader {
     }
   }
 
-  // The embedding is read in place; a bad value in it must be refused as in any packed tensor.
-  Result<> CheckEmbedding() {
-    if (!shard_.has_embedding || embedding_checked_) {
-      return {};
-    }
-    const auto data = store::Weights::Data(source_.tensors, embedding_);
-    std::optional<std::int64_t> bad;
-    if (IsPlain(embedding_.dtype())) {
-      bad = FirstNonFinite(embedding_.dtype(), data);
-    } else {
-      INFERD_ASSIGN(bad, FirstNonFiniteBlock());
-    }
-    const base::MappedFile& file = source_.tensors.files()[embedding_.tensor->file];
-    file.DontNeed(embedding_.tensor->offset + static_cast<std::uint64_t>(embedding_.row_begin) *
-                                                  embedding_.tensor->row_bytes(),
-                  embedding_.bytes());
-    if (bad) {
-      return DataLoss("tensor {} of {} holds NaN or infinity in row {}",
-                      embedding_.tensor->name,
-                      source_.path,
-                      *bad / spec_.hidden_size + shard_.vocab.begin);
-    }
-    return {};
-  }
-
-  Result<std::optional<std::int64_t>> FirstNonFiniteBlock() {
-    constexpr std::int64_t kRows = 256;
-    std::vector<std::int32_t> ids;
-    std::vector<float> values(static_cast<std::size_t>(kRows * spec_.hidden_size));
-    INFERD_ASSIGN(const ops::Memory rows,
-                  device_.Allocate(values.size() * sizeof(float), "checking the embedding"));
-    const EmbeddingRows& table = weights_.embedding;
-    for (std::int64_t begin = 0; begin < table.count; begin += kRows) {
-      ids.clear();
-      for (std::int64_t i = begin; i < std::min(table.count, begin + kRows); ++i) {
-        ids.push_back(static_cast<std::int32_t>(table.first_id + i));
-      }
-      device_.Embed(table.table.type,
-                    table.table.rows,
-                    table.count,
-                    table.first_id,
-                    ids,
-                    spec_.hidden_size,
-                    1.0F,
-                    rows.floats());
-      device_.Copy(values.data(), rows.data(), rows.bytes());
-      INFERD_TRY(device_.Wait());
-      const auto used =
-          std::as_bytes(std::span(values))
-              .first(ids.size() * static_cast<std::size_t>(spec_.hidden_size) * sizeof(float));
-      if (const auto bad = FirstNonFinite(DType::kF32, used)) {
-        return std::optional(*bad + begin * spec_.hidden_size);
-      }
-    }
-    return std::optional<std::int64_t>();
-  }
-
   const store::Model& source_;
   const spec::ModelSpec& spec_;
   const spec::ShardPlan& shard_;
@@ -538,6 +535,7 @@ class Loader {
   bool planning_ = false;  // nothing is read; what would be is noted
   std::vector<store::FileRange> planned_;
   std::vector<PackJob> jobs_;
+  std::vector<LatentJob> latent_jobs_;
 
   const LoadWeightsOptions* options_ = nullptr;
   std::atomic<std::size_t> next_job_ = 0;

@@ -46,11 +46,17 @@ struct LayerWeights {
   Vector sinks;                                               // [q heads]
   Vector q_bias, k_bias, v_bias, gate_bias, up_bias;          // rows of their matrix
   Vector o_bias, down_bias;                                   // [out]
-  Matrix q, k, v;                 // [q, hidden], [kv, hidden], [kv, hidden]
-  Matrix o;                       // [out, all heads * head_dim]
+  Matrix q, k, v;  // [q, hidden], [kv, hidden], [kv, hidden]
+  Matrix o;        // [out, all heads * head_dim]
+  // Latent attention; q is [q, q_rank] where there is q_a, k and v are null.
+  Vector q_a_norm, kv_a_norm;     // [q_rank], [kv_rank]
+  Matrix q_a, kv_a;               // [q_rank, hidden], [kv_rank + rope_dim, hidden]
+  Matrix k_up;                    // [q heads * kv_rank, nope_dim]: a query into the latent space
+  Matrix v_up;                    // [q heads * value_dim, kv_rank]: out of it
   Matrix gate, up;                // [ffn, hidden]
   Matrix down;                    // [out, ffn of the model]
   Matrix router;                  // [experts of the model, hidden], whole on every rank
+  Vector router_bias;             // [experts of the model]
   Matrix shared_gate, shared_up;  // [shared_ffn, hidden]
   Matrix shared_down;             // [hidden, shared_ffn]
   Matrix shared_expert_gate;      // [1, hidden]

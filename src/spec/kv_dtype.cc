@@ -60,7 +60,8 @@ double KvBytesPerValue(KvDtype dtype, const ModelSpec& model) {
     case KvDtype::kFp8:
       return 1;
     case KvDtype::kInt8:
-      return 1 + sizeof(float) / static_cast<double>(model.head_dim);
+      return 1 + sizeof(float) / static_cast<double>(model.latent.used() ? model.latent.width()
+                                                                         : model.head_dim);
     default:
       return 2;
   }

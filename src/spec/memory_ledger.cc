@@ -21,6 +21,18 @@ std::int64_t LogitRows(const LedgerOptions& options) {
   return std::min(options.max_num_seqs, kMost);
 }
 
+// Q, K, V and the output of attention of a token; with a latent also the query and the output in
+// the latent space, and the query's own latent.
+std::int64_t AttentionValues(const ModelSpec& model, const ShardPlan& shard) {
+  const std::int64_t heads = shard.q_heads.size();
+  if (!model.latent.used()) {
+    return 2 * (heads + shard.kv_heads.size()) * model.head_dim;
+  }
+  const LatentSpec& latent = model.latent;
+  return latent.width() + latent.q_rank +
+         heads * (model.head_dim + latent.width() + latent.kv_rank + latent.value_dim);
+}
+
 // What model::Shard allocates for the largest step: residual stream and its norm, the slice of the
 // hidden state that tensor-parallel peers gather, q k v and attention output, gate and up of the
 // widest FFN, what MoE layers keep beside, logits; and the tables of the rotary embedding.
@@ -28,9 +40,8 @@ std::int64_t ActivationBytes(const ModelSpec& model,
                              const ShardPlan& shard,
                              const LedgerOptions& options) {
   const std::int64_t hidden = model.hidden_size;
-  const std::int64_t heads = 2 * shard.q_heads.size() + 2 * shard.kv_heads.size();
-  std::int64_t per_token =
-      2 * hidden + heads * model.head_dim + 2 * std::max(shard.ffn.size(), shard.shared_ffn.size());
+  std::int64_t per_token = 2 * hidden + AttentionValues(model, shard) +
+                           2 * std::max(shard.ffn.size(), shard.shared_ffn.size());
   per_token += shard.tp > 1 ? HiddenRows(model, shard).size() : 0;
   per_token += model.moe.num_experts > 0 ? 2 * hidden + 1 + model.moe.num_experts : 0;
   std::int64_t values = options.max_batched_tokens * per_token;
@@ -53,7 +64,7 @@ std::int64_t CollectiveBytes(const ModelSpec& model,
   std::int64_t bytes = 0;
   if (shard.tp > 1) {
     const std::int64_t widest =
-        std::max({model.num_heads * model.head_dim, model.intermediate_size, model.hidden_size});
+        std::max({model.num_heads * model.value_dim(), model.intermediate_size, model.hidden_size});
     const std::int64_t logits = shard.has_head ? LogitRows(options) * model.vocab_size : 0;
     bytes += 2 * (std::max(tokens * widest, logits) + kGatherSlack) * kValueBytes;
   }
@@ -126,7 +137,7 @@ double BytesPerWeight(const ModelSpec& model, std::int64_t weight_bytes) {
 }
 
 std::int64_t KvValuesPerToken(const ModelSpec& model) {
-  return 2 * model.num_layers * model.num_kv_heads * model.head_dim;
+  return model.num_layers * model.KvValues(model.num_kv_heads);
 }
 
 Result<MemoryLedger> MakeLedger(const ModelSpec& model,
@@ -160,7 +171,7 @@ Result<MemoryLedger> MakeLedger(const ModelSpec& model,
                             : options.weight_bytes[i];
     rank.activation_bytes = ActivationBytes(model, shard, options);
     rank.collective_bytes = CollectiveBytes(model, shard, options);
-    const std::int64_t values = 2 * shard.layers.size() * shard.kv_heads.size() * model.head_dim;
+    const std::int64_t values = shard.layers.size() * model.KvValues(shard.kv_heads.size());
     rank.kv_bytes_per_token =
         std::llround(static_cast<double>(values) * options.kv_bytes_per_value);
     if (options.budget_bytes > 0) {

@@ -28,6 +28,58 @@ Result<> ValidateMoe(const ModelSpec& model) {
     return InvalidArgument("experts have {} columns; at least 1 is needed",
                            moe.expert_intermediate_size);
   }
+  if (moe.num_experts > 0 &&
+      (moe.groups < 1 || moe.groups > 32 || moe.num_experts % moe.groups != 0 ||
+       moe.top_groups < 1 || moe.top_groups > moe.groups ||
+       moe.num_experts / moe.groups * moe.top_groups < moe.top_k)) {
+    return InvalidArgument(
+        "a token would go to {} experts of {} of the {} groups of {}; that cannot be",
+        moe.top_k,
+        moe.top_groups,
+        moe.groups,
+        moe.num_experts);
+  }
+  return {};
+}
+
+Result<> ValidateLatent(const ModelSpec& model) {
+  const LatentSpec& latent = model.latent;
+  constexpr std::int64_t kUnit = 32;  // rows of a panel of weights
+  if (latent.kv_rank <= 0 || latent.kv_rank % kUnit != 0 || latent.kv_rank > 512 ||
+      latent.value_dim <= 0 || latent.value_dim % kUnit != 0) {
+    return Unimplemented(
+        "latent attention with a rank of {} and {} values a head: both must be multiples of {}, "
+        "the "
+        "rank at most 512",
+        latent.kv_rank,
+        latent.value_dim,
+        kUnit);
+  }
+  if (latent.nope_dim <= 0 || latent.rope_dim <= 0 || latent.rope_dim % 2 != 0 ||
+      latent.rope_dim > 128 || latent.q_rank < 0) {
+    return Unimplemented(
+        "latent attention with keys of {} + {} values and queries of rank {}: 1 or more, and an "
+        "even "
+        "number up to 128 that rotates, are possible",
+        latent.nope_dim,
+        latent.rope_dim,
+        latent.q_rank);
+  }
+  if (model.num_kv_heads != 1 || model.head_dim != latent.nope_dim + latent.rope_dim) {
+    return InvalidArgument("latent attention has one KV head, not {}, of {} values, not {}",
+                           model.num_kv_heads,
+                           latent.nope_dim + latent.rope_dim,
+                           model.head_dim);
+  }
+  if (model.qk_norm || model.qkv_bias || model.o_bias || model.attention_sinks ||
+      model.attention_softcap != 0) {
+    return Unimplemented("latent attention with biases, norms of heads, sinks or a softcap");
+  }
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.window > 0) {
+      return Unimplemented("latent attention with a window");
+    }
+  }
   return {};
 }
 
@@ -105,6 +157,9 @@ Result<> Validate(const ModelSpec& model) {
   }
   INFERD_TRY(ValidateMoe(model));
   INFERD_TRY(ValidateLayers(model));
+  if (model.latent.used()) {
+    INFERD_TRY(ValidateLatent(model));
+  }
   return ValidateRopes(model);
 }
 

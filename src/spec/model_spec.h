@@ -52,6 +52,24 @@ struct MoeSpec {
   bool softmax_before_topk = true;  // else softmax over the chosen ones (same as renormalising)
   bool renormalize = true;          // weights of the chosen experts sum to 1
   double routed_scale = 1;
+  bool choice_bias = false;  // a stored bias per expert, for the choice only (DeepSeek-V3)
+  /// Experts in `groups` runs of equally many, of which a token sees only the top_groups best: by
+  /// their best expert, or by the sum of their group_best best ones.
+  std::int64_t groups = 1, top_groups = 1, group_best = 1;
+};
+
+/// Latent attention (MLA, arXiv 2405.04434): what is kept of a token is one vector that all heads
+/// share, a latent of kv_rank values and a rotated key of rope_dim values. Each head makes its K
+/// and V from the latent.
+struct LatentSpec {
+  std::int64_t kv_rank = 0;  // 0: ordinary attention
+  std::int64_t q_rank = 0;   // queries come by a latent of their own; 0: straight from the input
+  std::int64_t nope_dim = 0, rope_dim = 0;  // of a head's K: made from the latent, and shared
+  std::int64_t value_dim = 0;               // of a head's V
+
+  bool used() const { return kv_rank > 0; }
+  /// Values kept of a token in a layer.
+  std::int64_t width() const { return kv_rank + rope_dim; }
 };
 
 /// What differs from layer to layer.
@@ -68,8 +86,8 @@ struct ModelSpec {
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t num_kv_heads = 0;       // with a latent 1
+  std::int64_t head_dim = 0;           // of Q and K; with a latent nope_dim + rope_dim
   std::int64_t intermediate_size = 0;  // dense FFN
   std::int64_t max_position = 0;       // trained context length
   double norm_eps = 1e-5;
@@ -85,6 +103,7 @@ struct ModelSpec {
   double attention_softcap = 0, final_softcap = 0;
   bool attention_sinks = false;
   bool rope_interleaved = false;  // pairs (2i, 2i + 1): GGUF files of the llama family
+  LatentSpec latent;
   MoeSpec moe;
   std::vector<RopeSpec> ropes;    // at least one
   std::vector<LayerSpec> layers;  // [num_layers]
@@ -95,6 +114,13 @@ struct ModelSpec {
   /// Stored type that most weights of the layers have; decides the default KV type (F32 weights:
   /// F32 KV; else F16).
   DType weight_dtype = DType::kBF16;
+
+  /// Values of a head that go into the output projection.
+  std::int64_t value_dim() const { return latent.used() ? latent.value_dim : head_dim; }
+  /// Values of K and V kept of a token in a layer, for `kv_heads` KV heads.
+  std::int64_t KvValues(std::int64_t kv_heads) const {
+    return latent.used() ? latent.width() : 2 * kv_heads * head_dim;
+  }
 };
 
 /// Refuses a spec that no decoder could run (zero sizes, heads not a multiple of KV heads, layers

@@ -87,7 +87,8 @@ std::vector<std::int64_t> IdealHeadBorders(const ModelSpec& model, int tp) {
 
 /// Head borders that are block borders of the O projection too.
 Result<std::vector<Range>> CutHeads(const ModelSpec& model, std::int64_t block, int tp) {
-  const std::int64_t unit = std::lcm(model.head_dim, block) / model.head_dim;
+  const std::int64_t dim = model.value_dim();
+  const std::int64_t unit = std::lcm(dim, block) / dim;
   const std::int64_t units = (model.num_heads + unit - 1) / unit;
   if (tp > units) {
     if (unit == 1) {
@@ -101,7 +102,7 @@ Result<std::vector<Range>> CutHeads(const ModelSpec& model, std::int64_t block, 
         tp,
         units,
         model.num_heads,
-        model.head_dim,
+        dim,
         unit,
         units);
   }

@@ -35,7 +35,23 @@ LayerSlice SliceOf(const ShardPlan& shard) {
           shard.tp_rank == 0};
 }
 
+// The latents' projections are whole on every rank, those from them to the heads are cut.
+void CountLatentAttention(const ModelSpec& model, const LayerSlice& slice, WeightClasses* count) {
+  const LatentSpec& latent = model.latent;
+  const std::int64_t hidden = model.hidden_size;
+  const std::int64_t from = latent.q_rank > 0 ? latent.q_rank : hidden;
+  count->attention += hidden * (latent.width() + latent.q_rank);  // both down
+  count->attention += slice.q_heads * model.head_dim * from;      // q
+  count->attention += slice.q_heads * (latent.nope_dim + latent.value_dim) * latent.kv_rank;
+  count->attention += slice.q_heads * latent.value_dim * hidden;  // o
+  count->other += 2 * hidden + latent.kv_rank + latent.q_rank;    // norms
+}
+
 void CountAttention(const ModelSpec& model, const LayerSlice& slice, WeightClasses* count) {
+  if (model.latent.used()) {
+    CountLatentAttention(model, slice, count);
+    return;
+  }
   const std::int64_t q = slice.q_heads * model.head_dim;
   const std::int64_t kv = slice.kv_heads * model.head_dim;
   count->attention += model.hidden_size * (2 * q + 2 * kv);  // q, o, k, v
@@ -55,6 +71,7 @@ void CountFfn(const ModelSpec& model, const LayerSlice& slice, bool moe, WeightC
     return;
   }
   count->other += model.moe.num_experts * model.hidden_size;  // router
+  count->other += model.moe.choice_bias ? model.moe.num_experts : 0;
   count->experts += slice.experts * matrices * slice.expert_ffn;
   count->ffn += matrices * slice.shared_ffn;
   count->other += model.moe.shared_gate ? model.hidden_size : 0;

@@ -97,6 +97,30 @@ constexpr std::array kHfQwenMoe = std::to_array<NamePattern>({
     {kSharedExpertGate, "{M}layers.{L}.mlp.shared_expert_gate.weight"},
 });
 
+constexpr std::array kHfDeepseek = std::to_array<NamePattern>({
+    INFERD_HF_TRUNK,
+    INFERD_HF_GATE_UP,
+    INFERD_HF_FFN_NORM,
+    {kQ, "{M}layers.{L}.self_attn.q_proj.weight"},
+    {kQA, "{M}layers.{L}.self_attn.q_a_proj.weight"},
+    {kQANorm, "{M}layers.{L}.self_attn.q_a_layernorm.weight"},
+    {kQ, "{M}layers.{L}.self_attn.q_b_proj.weight"},
+    {kKvA, "{M}layers.{L}.self_attn.kv_a_proj_with_mqa.weight"},
+    {kKvANorm, "{M}layers.{L}.self_attn.kv_a_layernorm.weight"},
+    {kKvB, "{M}layers.{L}.self_attn.kv_b_proj.weight"},
+    {kRouter, "{M}layers.{L}.mlp.gate.weight"},
+    {kRouterBias, "{M}layers.{L}.mlp.gate.e_score_correction_bias"},
+    {kExpertGate, "{M}layers.{L}.mlp.experts.{E}.gate_proj.weight"},
+    {kExpertUp, "{M}layers.{L}.mlp.experts.{E}.up_proj.weight"},
+    {kExpertDown, "{M}layers.{L}.mlp.experts.{E}.down_proj.weight"},
+    {kExpertGate, "{M}layers.{L}.mlp.experts.gate_up_proj", Part::kExpertFirstHalf},
+    {kExpertUp, "{M}layers.{L}.mlp.experts.gate_up_proj", Part::kExpertSecondHalf},
+    {kExpertDown, "{M}layers.{L}.mlp.experts.down_proj", Part::kExpert},
+    {kSharedGate, "{M}layers.{L}.mlp.shared_experts.gate_proj.weight"},
+    {kSharedUp, "{M}layers.{L}.mlp.shared_experts.up_proj.weight"},
+    {kSharedDown, "{M}layers.{L}.mlp.shared_experts.down_proj.weight"},
+});
+
 #undef INFERD_HF_TRUNK
 #undef INFERD_HF_QKV
 #undef INFERD_HF_GATE_UP
@@ -182,6 +206,8 @@ constexpr std::array<string_view, 1> kGemma2 = {"Gemma2ForCausalLM"};
 constexpr std::array<string_view, 2> kGemma3 = {"Gemma3ForCausalLM",
                                                 "Gemma3ForConditionalGeneration"};
 constexpr std::array<string_view, 1> kPhi3 = {"Phi3ForCausalLM"};
+constexpr std::array<string_view, 1> kDeepseekV2 = {"DeepseekV2ForCausalLM"};
+constexpr std::array<string_view, 1> kDeepseekV3 = {"DeepseekV3ForCausalLM"};
 
 const std::array kFamilies = std::to_array<Family>({
     {
@@ -358,6 +384,36 @@ const std::array kFamilies = std::to_array<Family>({
         .trunks = kPlainTrunk,
         .hf_names = kHfPhi3,
         .gguf_names = kGgufPhi3,
+        .ignored = {},
+    },
+    {
+        .name = "DeepSeek-V2",
+        .architectures = kDeepseekV2,
+        .model_type = "deepseek_v2",
+        .gguf = "",
+        .defaults = {},
+        .moe = MoeRule::kAfterDense,
+        .has_norm_topk_prob = true,
+        .latent = true,
+        .trunks = kPlainTrunk,
+        .hf_names = kHfDeepseek,
+        .gguf_names = {},
+        .ignored = {},
+    },
+    {
+        .name = "DeepSeek-V3",
+        .architectures = kDeepseekV3,
+        .model_type = "deepseek_v3",
+        .gguf = "",
+        .defaults = {.max_position = 4096},
+        .moe = MoeRule::kAfterDense,
+        .has_norm_topk_prob = true,
+        .latent = true,
+        .choice_bias = true,
+        .guessing_layers = true,
+        .trunks = kPlainTrunk,
+        .hf_names = kHfDeepseek,
+        .gguf_names = {},
         .ignored = {},
     },
 });

@@ -49,6 +49,7 @@ enum class MoeRule : std::uint8_t {
   kDense,
   kEveryLayer,  // Mixtral
   kSparseStep,  // decoder_sparse_step and mlp_only_layers (Qwen)
+  kAfterDense,  // first_k_dense_replace, and experts in groups (DeepSeek)
 };
 
 /// Values of config keys that a file may leave out; 0: the key must be there.
@@ -91,6 +92,10 @@ struct Family {
   bool renormalize = true;  // GGUF; in config.json norm_topk_prob, if the family has it, decides
   bool has_norm_topk_prob = false;
   bool shared_expert = false;  // with a sigmoid gate
+  bool latent = false;         // MLA
+  bool choice_bias = false;    // noaux_tc, which topk_method need not say
+  /// Further layers behind the last one are left alone; only the next one may be there.
+  bool guessing_layers = false;
   /// GGUF models with this many layers scale attention by hidden_size / heads instead of head_dim
   /// (Gemma 27B).
   std::int64_t gguf_wide_scale_layers = 0;

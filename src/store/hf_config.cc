@@ -2,6 +2,7 @@
 #include "store/hf_config.h"
 
 #include "base/error.h"
+#include "store/hf_deepseek.h"
 #include "store/hf_rope.h"
 #include "store/json_util.h"
 
@@ -199,6 +200,9 @@ Result<> FillMoe(const JsonFields& config, const Family& family, ModelSpec* spec
   if (family.moe == MoeRule::kDense) {
     return {};
   }
+  if (family.moe == MoeRule::kAfterDense) {
+    return FillDeepseekMoe(config, family, spec);
+  }
   spec::MoeSpec& moe = spec->moe;
   INFERD_ASSIGN(moe.num_experts, EitherSize(config, "num_local_experts", "num_experts"));
   INFERD_ASSIGN(moe.top_k, Size(config, "num_experts_per_tok", 0));
@@ -264,11 +268,17 @@ Result<HfModelConfig> ParseHfConfig(std::string_view what, std::string_view text
   INFERD_ASSIGN(const auto architectures, outer.Strings("architectures"));
   spec.architecture = architectures.empty() ? std::string(family.name) : architectures.front();
   INFERD_TRY(FillSizes(config, family.defaults, &spec));
+  if (family.latent) {
+    INFERD_TRY(FillLatent(config, &spec));
+  }
   INFERD_TRY(FillTraits(config, family, &spec));
   spec.layers.resize(static_cast<std::size_t>(spec.num_layers));
   INFERD_TRY(FillWindows(config, object, family, &spec));
   INFERD_TRY(FillMoe(config, family, &spec));
   INFERD_TRY(FillHfRope(config, family, &spec));
+  if (family.latent) {
+    FillLatentScale(&spec);
+  }
   for (const JsonFields* fields : {&config, &outer}) {
     INFERD_ASSIGN(const auto ids, fields->Ints("eos_token_id"));
     for (const std::int64_t id : ids) {

@@ -189,7 +189,7 @@ Result<const Json*> ObjectOf(const JsonFields& config, const char* key) {
 
 Result<> FillHfRope(const JsonFields& config, const Family& family, spec::ModelSpec* spec) {
   Around around;
-  around.head_dim = spec->head_dim;
+  around.head_dim = spec->latent.used() ? spec->latent.rope_dim : spec->head_dim;
   around.max_position = spec->max_position;
   INFERD_ASSIGN(around.theta, config.FloatOr("rope_theta", family.defaults.rope_theta));
   INFERD_ASSIGN(around.partial, config.FloatOr("partial_rotary_factor", 1));

@@ -35,6 +35,19 @@ void AddAttention(const ModelSpec& spec, std::int64_t layer, std::vector<Place>*
     places->push_back({slot, layer, -1, rows, cols});
   };
   add(Slot::kAttnNorm, hidden, 1);
+  if (const spec::LatentSpec& latent = spec.latent; latent.used()) {
+    if (latent.q_rank > 0) {
+      add(Slot::kQA, latent.q_rank, hidden);
+      add(Slot::kQANorm, latent.q_rank, 1);
+    }
+    add(Slot::kQ, q, latent.q_rank > 0 ? latent.q_rank : hidden);
+    add(Slot::kKvA, latent.width(), hidden);
+    add(Slot::kKvANorm, latent.kv_rank, 1);
+    add(Slot::kKvB, spec.num_heads * (latent.nope_dim + latent.value_dim), latent.kv_rank);
+    add(Slot::kO, hidden, spec.num_heads * latent.value_dim);
+    add(Slot::kFfnNorm, hidden, 1);
+    return;
+  }
   add(Slot::kQ, q, hidden);
   add(Slot::kK, kv, hidden);
   add(Slot::kV, kv, hidden);
@@ -79,6 +92,9 @@ void AddFfn(const ModelSpec& spec, std::int64_t layer, std::vector<Place>* place
     return;
   }
   add(Slot::kRouter, spec.moe.num_experts, hidden);
+  if (spec.moe.choice_bias) {
+    add(Slot::kRouterBias, spec.moe.num_experts, 1);
+  }
   for (std::int64_t e = 0; e < spec.moe.num_experts; ++e) {
     add(Slot::kExpertGate, spec.moe.expert_intermediate_size, hidden, e);
     add(Slot::kExpertUp, spec.moe.expert_intermediate_size, hidden, e);
@@ -274,6 +290,12 @@ class Mapper {
            });
   }
 
+  // Layers behind the last guess further tokens ahead (DeepSeek-V3).
+  bool IsGuessingLayer(const TensorInfo& tensor) const {
+    return family_.guessing_layers &&
+           tensor.name.starts_with(fmt::format("{}layers.{}.", trunk_, spec_.num_layers));
+  }
+
   // Tensors that files hold beside the weights: derived values, and heads of tied models.
   bool MayBeLeftOver(const TensorInfo& tensor) const {
     static constexpr std::array<std::string_view, 6> kEnds = {"rotary_emb.inv_freq",
@@ -285,7 +307,7 @@ class Mapper {
     const auto ends = [&](std::string_view end) { return tensor.name.ends_with(end); };
     const auto begins = [&](std::string_view begin) { return tensor.name.starts_with(begin); };
     return std::ranges::any_of(kEnds, ends) || std::ranges::any_of(family_.ignored, begins) ||
-           (spec_.tied_head && ends("lm_head.weight")) ||
+           (spec_.tied_head && ends("lm_head.weight")) || IsGuessingLayer(tensor) ||
            (ends(".bias") && IsQuantised(tensor.name) && IsZero(tensor));
   }
 

@@ -35,6 +35,11 @@ enum class Slot : std::uint8_t {
   kSinks,         // [heads]
   kKScale,        // [1], of FP8 pages of K; only where a file has it
   kVScale,        // the same of V
+  kQA,            // [q_rank, hidden]; latent attention: then kQ is [heads * head_dim, q_rank]
+  kQANorm,        // [q_rank]
+  kKvA,           // [kv_rank + rope_dim, hidden]
+  kKvANorm,       // [kv_rank]
+  kKvB,           // [heads * (nope_dim + value_dim), kv_rank]
   kPostAttnNorm,  // [hidden], sandwich norm
   kFfnNorm,       // [hidden]
   kPostFfnNorm,   // [hidden], sandwich norm
@@ -46,6 +51,7 @@ enum class Slot : std::uint8_t {
   kDownBias,      // [hidden]
   // Of a mixture-of-experts layer.
   kRouter,            // [experts, hidden]
+  kRouterBias,        // [experts]
   kSharedGate,        // [shared_ffn, hidden]
   kSharedUp,          // [shared_ffn, hidden]
   kSharedDown,        // [hidden, shared_ffn]

@@ -77,6 +77,9 @@ def of_the_cpu(inferd, tmp_path_factory):
     ("qwen3-moe", ["--ep", "2"]),
     ("gemma3", ["--tp", "2"]),
     ("gemma3", ["--pp", "2"]),
+    ("deepseek-v2", ["--pp", "2"]),
+    ("deepseek-v3", ["--tp", "2"]),
+    ("deepseek-v3", ["--ep", "2"]),
     ("quantised/gptq-act-order", ["--tp", "2"]),
 ])
 def test_gives_the_tokens_of_the_cpu(inferd, of_the_cpu, tmp_path, family, flags):
@@ -84,7 +87,7 @@ def test_gives_the_tokens_of_the_cpu(inferd, of_the_cpu, tmp_path, family, flags
 
 
 @pytest.mark.parametrize("family, flags", [
-    ("llama", []), ("mixtral", []), ("qwen3-moe", []), ("gemma3", []), ("llama", ["--tp", "2"]), ("mixtral", ["--tp", "2"])])
+    ("llama", []), ("mixtral", []), ("qwen3-moe", []), ("gemma3", []), ("deepseek-v3", []), ("llama", ["--tp", "2"]), ("mixtral", ["--tp", "2"])])
 def test_graphs_change_no_token(inferd, tmp_path, family, flags):
     device = ["--device", "cuda-emu", *flags]
     eager = answers(inferd, family, tmp_path / "eager", *device, "--enforce-eager")

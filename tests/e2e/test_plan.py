@@ -52,6 +52,17 @@ def test_the_type_of_the_kv_cache_counts(inferd, dtype, kv_bytes):
     assert made["layouts"][0]["ranks"][0]["kv_bytes_per_token"] == kv_bytes
 
 
+# One latent of 512 and one key of 64 values a layer, whole on every rank of a tp group.
+@pytest.mark.parametrize("model, flags, kv_bytes", [
+    ("deepseek-v2-lite", ["--gpus", "1xH100"], 27 * 576 * 2),
+    ("deepseek-v3", ["--gpus", "16xH200", "--weight-bits", "8", "--tp", "16"], 61 * 576 * 2),
+    ("deepseek-v3", ["--gpus", "16xH200", "--weight-bits", "8", "--tp", "16", "--kv-cache-dtype", "int8"], 61 * (576 + 4)),
+])
+def test_a_latent_cache_is_small(inferd, model, flags, kv_bytes):
+    made = plan(inferd, model, *flags)
+    assert made["layouts"][0]["ranks"][0]["kv_bytes_per_token"] == kv_bytes
+
+
 def test_a_kv_cache_type_that_there_is_not_is_refused_with_those_there_are(inferd):
     done = run(inferd, "plan", "llama-3.1-8b", "--gpus", "1xH100", "--kv-cache-dtype", "fp8_e5m2")
     assert done.returncode == 1

@@ -4,6 +4,7 @@
 #include "api/ollama/endpoints.h"
 #include "api/ollama/ollama_format.h"
 #include "api/ollama/ollama_params.h"
+#include "spec/memory_ledger.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,22 +15,6 @@ namespace inferd::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Weights of all layers, embedding and head; norms and biases are too few to count.
-std::int64_t NumParameters(const spec::ModelSpec& model) {
-  const std::int64_t heads = model.num_heads * model.head_dim;
-  const std::int64_t kv = model.num_kv_heads * model.head_dim;
-  const std::int64_t attention = model.hidden_size * (2 * heads + 2 * kv);
-  std::int64_t total = model.vocab_size * model.hidden_size * (model.tied_head ? 1 : 2);
-  for (const spec::LayerSpec& layer : model.layers) {
-    const std::int64_t width = layer.moe
-                                   ? model.moe.num_experts * model.moe.expert_intermediate_size +
-                                         model.moe.shared_intermediate_size
-                                   : model.intermediate_size;
-    total += attention + 3 * model.hidden_size * width;
-  }
-  return total;
-}
 
 std::string Size(std::int64_t parameters) {
   const auto count = static_cast<double>(parameters);
@@ -44,7 +29,7 @@ Json Details(const spec::ModelSpec& model) {
           {"format", hugging_face ? "safetensors" : "gguf"},
           {"family", model.architecture},
           {"families", Json::array({model.architecture})},
-          {"parameter_size", Size(NumParameters(model))},
+          {"parameter_size", Size(spec::CountParameters(model))},
           {"quantization_level", std::string(DTypeName(model.weight_dtype))}};
 }
 
@@ -84,7 +69,7 @@ Result<Outcome> OllamaShow(const ServerContext& context, const HttpRequest& requ
   const spec::ModelSpec& model = context.service.model();
   const std::string& family = model.architecture;
   const Json info = {{"general.architecture", family},
-                     {"general.parameter_count", NumParameters(model)},
+                     {"general.parameter_count", spec::CountParameters(model)},
                      {family + ".context_length", context.service.max_model_len()},
                      {family + ".embedding_length", model.hidden_size},
                      {family + ".block_count", model.num_layers},

@@ -140,7 +140,14 @@ INSTANTIATE_TEST_SUITE_P(Experts,
                                          Layout{"qwen3-moe", 3},
                                          Layout{"qwen3-moe", 2, 1, 3},
                                          Layout{"qwen3-moe", 2, 2, 2},
-                                         Layout{"qwen3-moe", 3, 1, 1, true}));
+                                         Layout{"qwen3-moe", 3, 1, 1, true},
+                                         Layout{"deepseek-v2", 2},
+                                         Layout{"deepseek-v2", 1, 2},
+                                         Layout{"deepseek-v2", 1, 1, 2},
+                                         Layout{"deepseek-v3", 4},
+                                         Layout{"deepseek-v3", 3, 2},
+                                         Layout{"deepseek-v3", 2, 1, 2},
+                                         Layout{"deepseek-v3", 2, 1, 1, true}));
 
 // As served, rounded activations and all: no sum is cut, so a dense model cut by tp and pp gives
 // the very bits of one rank.
@@ -197,7 +204,7 @@ TEST_P(BitwiseTest, ChunksAndBatchesDoNotChangeABit) {
 
 TEST(ThreadsTest, TwoThreadsGiveTheBitsOfOne) {
   const Sequences sequences = RandomSequences({45});
-  for (const std::string family : {"qwen2", "qwen3-moe"}) {
+  for (const std::string family : {"qwen2", "qwen3-moe", "deepseek-v3"}) {
     ShardSetOptions options;
     options.max_model_len = 64;
     auto one = ShardSet::Make(DataPath(family), options);
@@ -222,6 +229,8 @@ INSTANTIATE_TEST_SUITE_P(Families,
                                          Layout{"mixtral"},
                                          Layout{"qwen2-moe", 2},
                                          Layout{"qwen3-moe", 1, 1, 2},
+                                         Layout{"deepseek-v2", 2},
+                                         Layout{"deepseek-v3"},
                                          Layout{"mistral", 1, 2}));
 
 }  // namespace

@@ -99,6 +99,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
                                          Layout{"mixtral", 2, 1, 2},
                                          Layout{"mixtral", 2, 1, 1, true},
                                          Layout{"qwen3-moe", 1, 2, 2},
+                                         Layout{"deepseek-v3", 2},
+                                         Layout{"deepseek-v2", 1, 2, 2},
                                          Layout{"qwen2-moe", 2, 2, 2}));
 
 TEST(RankTest, ReplayContinuesTheSameRandomTokens) {

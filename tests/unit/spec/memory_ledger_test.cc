@@ -40,6 +40,31 @@ TEST(MemoryLedger, Llama70BInHalfPrecisionIs128GiBAnd320KiBPerToken) {
   EXPECT_EQ(KvValuesPerToken(Qwen25_05B()) * 2, 12 * 1024);
 }
 
+// 61 layers of a latent of 512 and a key of 64 values; every rank of a tp group keeps all of it.
+TEST(MemoryLedger, DeepseekV3Keeps70272BytesOfATokenOnEveryTpRank) {
+  const ModelSpec model = DeepseekV3();
+  EXPECT_EQ(CountParameters(model), 671'026'419'200);
+  EXPECT_EQ(KvValuesPerToken(model) * 2, 70'272);
+  EXPECT_EQ(KvBytesPerValue(KvDtype::kInt8, model) * 576, 576 + 4);
+  const auto tp = PlanShards(model, {.tp = 8}, {});
+  ASSERT_TRUE(tp.ok()) << tp.error().message();
+  const auto ledger = MakeLedger(model, *tp, {});
+  ASSERT_TRUE(ledger.ok());
+  std::int64_t parameters = 0;
+  for (const RankLedger& rank : ledger->ranks) {
+    EXPECT_EQ(rank.kv_bytes_per_token, 70'272);
+    parameters += rank.weight_bytes / 2;
+  }
+  // The latents' projections, routers and norms are whole on every rank.
+  EXPECT_GT(parameters, CountParameters(model));
+  EXPECT_LT(parameters, CountParameters(model) * 102 / 100);
+  const auto pp = PlanShards(model, {.pp = 2}, {});
+  ASSERT_TRUE(pp.ok());
+  const auto stages = MakeLedger(model, *pp, {});
+  ASSERT_TRUE(stages.ok());
+  EXPECT_EQ(stages->ranks[0].kv_bytes_per_token + stages->ranks[1].kv_bytes_per_token, 70'272);
+}
+
 TEST(MemoryLedger, ShardsOfAnEvenCutAddUpToTheModel) {
   const ModelSpec model = Llama2_70B();
   const auto shards = Plan(model, {.tp = 8});

@@ -51,5 +51,26 @@ TEST(ModelSpec, RefusesWhatNoDecoderCouldRun) {
   }
 }
 
+TEST(ModelSpec, RefusesLatentsThatNoKernelHas) {
+  EXPECT_TRUE(Validate(DeepseekV3()).ok());
+  const auto refusal = [](auto change) {
+    ModelSpec model = DeepseekV3();
+    change(model);
+    const auto result = Validate(model);
+    EXPECT_FALSE(result.ok());
+    return result.ok() ? std::string() : result.error().message();
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.latent.kv_rank = 500; }), HasSubstr("rank of 500"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.latent.kv_rank = 544; }), HasSubstr("at most 512"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.latent.value_dim = 72; }), HasSubstr("72 values"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.latent.rope_dim = 63; }), HasSubstr("128 + 63"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.num_kv_heads = 128; }), HasSubstr("one KV head"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.qkv_bias = true; }), HasSubstr("biases"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.layers[5].window = 9; }), HasSubstr("window"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.moe.groups = 7; }), HasSubstr("7 groups"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.moe.top_k = 129; }), HasSubstr("129 experts"));
+}
+
 }  // namespace
 }  // namespace inferd::spec

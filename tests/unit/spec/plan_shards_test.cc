@@ -82,6 +82,18 @@ TEST(PlanShards, CutsLlama70BEvenly) {
   }
 }
 
+TEST(PlanShards, CutsTheHeadsOfALatentAndKeepsItWhole) {
+  const auto shards = PlanShards(DeepseekV3(), {.tp = 3}, {});
+  ASSERT_TRUE(shards.ok()) << shards.error().message();
+  EXPECT_EQ((*shards)[0].q_heads, (Range{0, 43}));
+  EXPECT_EQ((*shards)[2].q_heads, (Range{86, 128}));
+  for (const ShardPlan& shard : *shards) {
+    EXPECT_EQ(shard.kv_heads, (Range{0, 1}));
+    EXPECT_EQ(KvHeadOfQuery(DeepseekV3(), shard),
+              std::vector<std::int32_t>(static_cast<std::size_t>(shard.q_heads.size()), 0));
+  }
+}
+
 TEST(PlanShards, ReplicatesKvHeadsWhenThereAreFewerThanRanks) {
   const auto shards = Plan(Qwen3_30B_A3B(), {.tp = 8});
   std::map<std::int64_t, int> holders;

@@ -75,4 +75,21 @@ inline ModelSpec Qwen3_30B_A3B() {
   return model;
 }
 
+inline ModelSpec DeepseekV3() {
+  ModelSpec model =
+      MakeMoeSpec("deepseek-v3", {129'280, 7168, 61, 128, 1, 192, 18'432}, 256, 8, 2048);
+  model.latent = {
+      .kv_rank = 512, .q_rank = 1536, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+  model.ropes[0].rotary_dim = 64;
+  model.moe.shared_intermediate_size = 2048;
+  model.moe.choice_bias = true;
+  model.moe.groups = 8;
+  model.moe.top_groups = 4;
+  model.moe.group_best = 2;
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    model.layers[layer].moe = false;
+  }
+  return model;
+}
+
 }  // namespace inferd::spec

@@ -235,6 +235,72 @@ TEST(HfConfig, ReadsExperts) {
   EXPECT_FALSE(qwen.layers[3].moe);
 }
 
+constexpr const char* kLatent =
+    R"("kv_lora_rank":32,"qk_nope_head_dim":16,"qk_rope_head_dim":8,"v_head_dim":32,"head_dim":8,
+"n_routed_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":24,"n_shared_experts":2)";
+
+// The keys of DeepSeek-V2-Lite; remote code and this, but not transformers, scale attention by
+// mscale_all_dim.
+TEST(HfConfig, ReadsDeepseekV2) {
+  const ModelSpec spec = Parse("DeepseekV2ForCausalLM",
+                               std::string(kLatent) +
+                                   R"(,"q_lora_rank":null,"first_k_dense_replace":1,"n_group":1,
+"topk_group":1,"topk_method":"greedy","norm_topk_prob":false,"routed_scaling_factor":1.0,"rope_scaling":
+{"beta_fast":32,"beta_slow":1,"factor":40,"mscale":0.707,"mscale_all_dim":0.707,
+"original_max_position_embeddings":4096,"type":"yarn"})");
+  EXPECT_EQ(spec.latent.kv_rank, 32);
+  EXPECT_EQ(spec.latent.q_rank, 0);
+  EXPECT_EQ(spec.latent.width(), 40);
+  EXPECT_EQ(spec.head_dim, 24);
+  EXPECT_EQ(spec.value_dim(), 32);
+  EXPECT_EQ(spec.num_kv_heads, 1);
+  EXPECT_TRUE(spec.rope_interleaved);
+  EXPECT_EQ(spec.ropes[0].kind, RopeKind::kYarn);
+  EXPECT_EQ(spec.ropes[0].rotary_dim, 8);
+  const double mscale = 0.1 * 0.707 * std::log(40.0) + 1;
+  EXPECT_NEAR(spec.attention_scale, mscale * mscale / std::sqrt(24.0), 1e-12);
+  EXPECT_FALSE(spec.layers[0].moe);
+  EXPECT_TRUE(spec.layers[1].moe);
+  EXPECT_EQ(spec.moe.shared_intermediate_size, 48);
+  EXPECT_FALSE(spec.moe.shared_gate);
+  EXPECT_FALSE(spec.moe.renormalize);
+  EXPECT_EQ(spec.moe.groups, 1);
+  EXPECT_FALSE(spec.moe.choice_bias);
+  EXPECT_EQ(spec.moe.score, spec::RouterScore::kSoftmax);
+}
+
+TEST(HfConfig, ReadsDeepseekV3) {
+  const std::string groups = R"(,"q_lora_rank":48,"n_group":4,"topk_group":2)";
+  // transformers 5 saves neither topk_method nor scoring_func.
+  for (const char* more : {R"(,"topk_method":"noaux_tc","scoring_func":"sigmoid")", ""}) {
+    const ModelSpec spec =
+        Parse("DeepseekV3ForCausalLM",
+              kLatent + groups + more + R"(,"norm_topk_prob":true,"routed_scaling_factor":2.5)");
+    EXPECT_EQ(spec.latent.q_rank, 48);
+    EXPECT_EQ(spec.moe.score, spec::RouterScore::kSigmoid);
+    EXPECT_TRUE(spec.moe.choice_bias);
+    EXPECT_EQ(spec.moe.groups, 4);
+    EXPECT_EQ(spec.moe.top_groups, 2);
+    EXPECT_EQ(spec.moe.group_best, 2);
+    EXPECT_TRUE(spec.moe.renormalize);
+    EXPECT_EQ(spec.moe.routed_scale, 2.5);
+    EXPECT_NEAR(spec.attention_scale, 1 / std::sqrt(24.0), 1e-12);
+  }
+  EXPECT_FALSE(Parse("DeepseekV3ForCausalLM", kLatent + groups + R"(,"rope_interleave":false)")
+                   .rope_interleaved);
+}
+
+TEST(HfConfig, RefusesWhatDeepseekModelsDoNotSay) {
+  EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", ""), HasSubstr("kv_lora_rank is absent"));
+  EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", std::string(kLatent) + R"(,"topk_method":"best")"),
+              AllOf(HasSubstr("best"), HasSubstr("group_limited_greedy")));
+  EXPECT_THAT(Refusal("DeepseekV3ForCausalLM", kLatent), HasSubstr("n_group is absent"));
+  EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", std::string(kLatent) + R"(,"q_lora_rank":0)"),
+              HasSubstr("q_lora_rank is 0"));
+  EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", std::string(kLatent) + R"(,"scoring_func":"relu")"),
+              HasSubstr("relu"));
+}
+
 TEST(HfConfig, ReadsTheTextPartOfAVisionModelWithItsDefaults) {
   const auto config =
       ParseHfConfig("config.json", R"({"architectures":["Gemma3ForConditionalGeneration"],
