@@ -379,9 +379,6 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
   if (line.command == "plan") {
     TakeAuto(&words, &line.plan);
   }
-  if (line.command == "plan") {
-    line.config.scheduler.target_itl.clear();  // a target only where one is given
-  }
   if (line.command == "plan" && std::ranges::any_of(words, [](const std::string& word) {
         return word == "--gpus" || word.starts_with("--gpus=");
       })) {
@@ -411,6 +408,9 @@ Result<CommandLine> ParseCommandLine(const std::vector<std::string>& args) {
     INFERD_TRY(ApplyYaml(text, file, settings));
   }
   INFERD_TRY(ApplyEnvironment(settings));
+  if (line.command == "plan") {
+    line.config.scheduler.target_itl.clear();  // what a server promises is no target of a plan
+  }
   INFERD_TRY(parser.Apply());
   if (ClusterConfig& cluster = line.config.cluster;
       !vllm.master_address.empty() && (cluster.nnodes > 1 || cluster.node_rank != 0)) {

@@ -30,12 +30,11 @@ void StepPacer::Learn(std::int64_t decodes, std::int64_t prompt_tokens, std::int
     return;
   }
   // The rest of a prompt says little: most of such a step is reading weights.
-  if (prompt_tokens < options_.least && token_ns_ != 0) {
+  if (prompt_tokens < options_.least) {
     return;
   }
-  // Weights are read once for both, so with few tokens this is less than what they would cost
-  // alone; never so little that the next step takes many times as many.
-  const double left = std::max(busy - decode_ns_, busy / 4);
+  // Never so little that the next step takes many times as many.
+  const double left = decodes == 0 ? busy : std::max(busy - decode_ns_, busy / 4);
   Follow(left / static_cast<double>(prompt_tokens), &token_ns_);
 }
 

@@ -8,6 +8,11 @@
 #include <utility>
 
 namespace inferd::engine {
+namespace {
+
+constexpr std::int64_t kWholePages = 4;
+
+}  // namespace
 
 std::optional<spec::StepPlan> Scheduler::Impl::Schedule() {
   ExpireDeadlines();
@@ -147,6 +152,7 @@ void Scheduler::Impl::PlanDecodes(Group* group, bool allow_dependent, spec::Step
       group->has_decodes = true;
     }
   }
+  current_.decodes = std::max(current_.decodes, options_.max_batched_tokens - group->budget);
 }
 
 // Gets one more page, if need be from the sequence that runs last of all; false: not in this step.
@@ -203,7 +209,6 @@ void Scheduler::Impl::EmitDecode(Sequence* sequence, spec::StepPlan* plan) {
 // With several contenders none takes more than half at first, so that short prompts pass a long one
 // while the first in order always advances. What is left then goes to the first.
 void Scheduler::Impl::ShareOutPrefill(Group* group) {
-  current_.decodes = std::max(current_.decodes, options_.max_batched_tokens - group->budget);
   if (group->has_decodes) {
     group->budget = std::min(group->budget, pacer_.MostPromptTokens());
   }
@@ -236,8 +241,8 @@ void Scheduler::Impl::PlanPrefills(Group* group, spec::StepPlan* plan) {
     Sequence* sequence = chunk.sequence;
     const auto num_tokens = static_cast<std::int64_t>(sequence->tokens.size());
     std::int64_t end = sequence->next_position + chunk.count;
-    if (end < num_tokens) {
-      // Chunks end on page borders where they can: whole pages for the kernels.
+    if (end < num_tokens && chunk.count >= kWholePages * options_.page_size) {
+      // Chunks of some length end on page borders: whole pages for the kernels.
       const std::int64_t aligned = end - end % options_.page_size;
       end = aligned > sequence->next_position ? aligned : end;
     }

@@ -28,7 +28,7 @@ TEST(StepPacerTest, BeforeTheFirstPromptThereIsNoBound) {
 TEST(StepPacerTest, PromptsGetWhatDecodesLeaveOfTheTarget) {
   StepPacer pacer({.target_itl_ns = 150 * kMs});
   pacer.Learn(4, 0, 30 * kMs);
-  pacer.Learn(0, 300, 630 * kMs);  // 2 ms a token beside what reading the weights takes
+  pacer.Learn(4, 300, 630 * kMs);  // 2 ms a token beside the decodes
   EXPECT_EQ(pacer.MostPromptTokens(), 60);
 }
 
@@ -67,14 +67,14 @@ TEST(StepPacerTest, APageGoesOnInAnyCase) {
 TEST(StepPacerTest, StagesShareTheTarget) {
   StepPacer pacer({.target_itl_ns = 200 * kMs, .num_stages = 2});
   pacer.Learn(4, 0, 20 * kMs);
-  pacer.Learn(0, 100, 120 * kMs);
+  pacer.Learn(4, 100, 120 * kMs);
   EXPECT_EQ(pacer.MostPromptTokens(), 80);
 }
 
 TEST(StepPacerTest, TheEndOfAPromptTeachesNothing) {
   StepPacer pacer({.target_itl_ns = 150 * kMs});
   pacer.Learn(4, 0, 30 * kMs);
-  pacer.Learn(0, 300, 630 * kMs);
+  pacer.Learn(4, 300, 630 * kMs);
   pacer.Learn(4, 1, 31 * kMs);
   EXPECT_EQ(pacer.MostPromptTokens(), 60);
 }
