@@ -47,9 +47,14 @@ struct MatMulArgs {
 inline constexpr int kMatMulRows = 512;
 /// Decoded k blocks kept in the first-level cache at a time.
 inline constexpr int kMatMulChunk = 28;
-/// Panels that are multiplied together where there are many rows: shares of a product had better
-/// begin at multiples.
+/// Panels that are multiplied together where TakesPairs: shares of such a product had better begin
+/// at multiples.
 inline constexpr int kPanelPair = 2;
+/// Unquantised panels go one by one up to so many rows: their way from memory decides.
+inline constexpr int kMatMulFewRows = 32;
+static inline bool TakesPairs(const MatMulArgs& args) {
+  return args.m > kMatMulFewRows && !IsInt8Form(args.form);
+}
 /// Sums that a kernel keeps, in (token, panel) pairs of 32: of all tokens of a pass, for several
 /// panels.
 inline constexpr int kMatMulSums = 4 * kMatMulRows;

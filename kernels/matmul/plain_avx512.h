@@ -9,8 +9,6 @@
 namespace inferd::kernels {
 namespace {
 
-// Up to kFewRows rows the panel's way from memory decides: panels go one by one, prefetched.
-constexpr std::int64_t kFewRows = 32;
 constexpr std::int64_t kGroupPanels = 8;
 // Tokens of a tile. On a Zen 4 two panels x 6 tokens read 10 operands for 24 multiplications, one
 // panel x 12 tokens reads 14 and reaches 6 % less of the peak; the latter has fewer bytes of a
@@ -73,7 +71,7 @@ INFERD_INLINE inline void StoreSums(const MatMulArgs& args,
   }
 }
 
-// Up to kFewRows rows and one panel, which comes from memory.
+// Up to kMatMulFewRows rows and one panel, which comes from memory.
 template <class Step>
 void StreamPanel(const MatMulArgs& args, const PlainInput& in, std::int64_t p) {
   const std::int64_t m = args.m;
@@ -164,7 +162,7 @@ void PanelGroup(const MatMulArgs& args,
 /// args.m in 1..kMatMulRows.
 template <class Step>
 void PlainMatMul(const MatMulArgs& args, const PlainInput& in) {
-  if (args.m <= kFewRows) {
+  if (!TakesPairs(args)) {
     for (std::int64_t p = args.first; p < args.last; ++p) {
       StreamPanel<Step>(args, in, p);
     }

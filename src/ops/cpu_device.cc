@@ -233,12 +233,13 @@ void CpuDevice::RunJobs() {
 void CpuDevice::RunPiece(double low, double high, std::uint8_t* scratch) {
   double start = 0;
   for (const PanelJob& job : jobs_) {
-    // The pairs of panels that begin in [low, high): both neighbours of a border compute the same
-    // one.
+    // The panels, or pairs of them, that begin in [low, high): both neighbours of a border compute
+    // the same one.
+    const int unit = kernels::TakesPairs(job.args) ? kernels::kPanelPair : 1;
     const auto border = [&](double at) {
-      const double pairs = std::ceil((at - start) / (job.panel_cost * kernels::kPanelPair));
+      const double units = std::ceil((at - start) / (job.panel_cost * unit));
       return static_cast<std::int64_t>(
-          std::clamp(pairs * kernels::kPanelPair, 0.0, static_cast<double>(job.num_panels)));
+          std::clamp(units * unit, 0.0, static_cast<double>(job.num_panels)));
     };
     kernels::MatMulArgs args = job.args;
     args.first = border(low);

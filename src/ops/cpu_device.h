@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -246,10 +247,10 @@ class CpuDevice final : public Device {
   std::vector<PanelJob> jobs_;
   std::vector<AttentionItem> items_;
   std::vector<std::pair<const AttentionSequence*, std::int64_t>>
-      sequence_of_;  // and row, of the rows of QkvPost
+      sequence_of_;  // and row, of the rows of QkvPost and LatentPost
   MoeBuffers moe_;
-  std::unique_ptr<CpuActivations> head_in_;  // of HeadMatMul, grown to the largest batch seen
-  unsigned head_forms_ = 0;
+  // Inputs of HeadMatMul by their width, each grown to the largest batch seen.
+  std::map<std::int64_t, std::unique_ptr<CpuActivations>> head_in_;
 };
 
 }  // namespace inferd::ops

@@ -18,15 +18,14 @@ void CpuDevice::HeadMatMul(const HeadTask& task) {
   const std::int64_t k = weight.k();
   INFERD_CHECK(n * task.heads == weight.n() && n % kernels::kPanelRows == 0);
   const std::int64_t inputs = task.heads * task.rows;
-  if (head_in_ == nullptr || head_in_->max_rows() < inputs || head_in_->k() != k ||
-      head_forms_ != weight.form()) {
-    head_forms_ = weight.form();
-    head_in_ = std::make_unique<CpuActivations>(inputs, k, head_forms_, kernels_);
+  std::unique_ptr<CpuActivations>& in = head_in_[k];
+  if (in == nullptr || in->max_rows() < inputs || in->forms() != weight.form()) {
+    in = std::make_unique<CpuActivations>(inputs, k, weight.form(), kernels_);
   }
   // Head by head, so that a head's rows follow one another.
   ForEach(inputs, inputs * k, [&](int, std::int64_t i) {
     const float* x = task.x + i % task.rows * task.ldx + i / task.rows * task.x_head;
-    head_in_->Fill(i, 0, x, k);
+    in->Fill(i, 0, x, k);
   });
   jobs_.clear();
   const std::int64_t panels = n / kernels::kPanelRows;
@@ -37,7 +36,7 @@ void CpuDevice::HeadMatMul(const HeadTask& task) {
     PanelJob job = {weight.Args(), panels, cost};
     job.args.panels += static_cast<std::size_t>(head * panels) * weight.panel_bytes();
     job.args.n = n;
-    head_in_->SetInputs(head * task.rows, &job.args);
+    in->SetInputs(head * task.rows, &job.args);
     job.args.m = task.rows;
     job.args.y = task.y + head * task.y_head;
     job.args.ldy = task.ldy;
