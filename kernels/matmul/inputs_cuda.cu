@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(kThreads) SplitRowsKernel(SplitArgs args) {
       for (int i = 0; i < kEach; ++i) {
         bits.value[i] = kBf16 ? FloatToBf16Bits(value[i]) : FloatToHalfBits(value[i]);
         value[i] -= kBf16 ? Bf16BitsToFloat(bits.value[i]) : HalfBitsToFloat(bits.value[i]);
+        value[i] *= kBf16 ? 1.0F : kSecondHalf;
       }
       std::uint16_t* const out = args.out + term * args.term_stride + row * args.ldo + begin;
       if (whole) {

@@ -11,9 +11,13 @@
 
 namespace inferd::kernels::cuda {
 
+/// The second F16 term is stored so many times larger: that of a small value would be denormal.
+inline constexpr float kSecondHalf = 0x1p11F;
+
 /// Row r of term t at out + t * term_stride + r * ldo: F16 or BF16 values whose sum over the terms
-/// (1 or 2) is x[r, 0..k) * scale up to the last term's rounding, 8 bits of mantissa per BF16 and
-/// 11 per F16 term. F16 saturates at 65504 per term. What is between k and ldo stays as it was.
+/// (1 or 2; the second one of F16 divided by kSecondHalf) is x[r, 0..k) * scale up to the last
+/// term's rounding, 8 bits of mantissa per BF16 and 11 per F16 term. F16 saturates at 65504. What
+/// is between k and ldo stays as it was.
 Status SplitRows(DType type,
                  const float* x,
                  std::int64_t ldx,

@@ -62,6 +62,7 @@ class TestProduct {
       product.ldx = k;
     } else {
       product.ldx = (k + 7) / 8 * 8;
+      product.second_alpha = type == DType::kF16 ? 1 / kernels::cuda::kSecondHalf : 1;
       product.term_stride = (m * product.ldx + 127) / 128 * 128;
       inputs_ = std::make_unique<DeviceArray<std::byte>>(
           static_cast<std::size_t>(2 * terms * product.term_stride));

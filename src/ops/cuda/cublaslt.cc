@@ -34,14 +34,18 @@ LtType TypeOf(DType type) {
   }
 }
 
+const char* NameOf(const CublasLtApi& api, CublasStatus status) {
+  const char* const name = api.status_name(status);
+  return name != nullptr ? name : "an unknown status";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CublasLt>> CublasLt::Make(const CublasLtApi& api, std::byte* workspace) {
   LtHandle handle = nullptr;
   if (const CublasStatus status = api.create(&handle); status != CublasStatus::kSuccess) {
-    return Unavailable("cuBLASLt {} does not start: {}",
-                       CublasLtVersionText(api.version),
-                       api.status_name(status));
+    return Unavailable(
+        "cuBLASLt {} does not start: {}", CublasLtVersionText(api.version), NameOf(api, status));
   }
   return std::unique_ptr<CublasLt>(new CublasLt(api, handle, workspace));
 }
@@ -53,11 +57,10 @@ Result<> CublasLt::Check(CublasStatus status, const char* call) const {
   if (status == CublasStatus::kSuccess) {
     return {};
   }
-  const char* const name = api_.status_name(status);
   return Internal("{} of cuBLASLt {}: {} ({})",
                   call,
                   version(),
-                  name != nullptr ? name : "an unknown status",
+                  NameOf(api_, status),
                   static_cast<int>(status));
 }
 
@@ -247,11 +250,12 @@ Result<bool> CublasLt::Multiply(const LtProduct& product,
   const auto value = static_cast<std::int64_t>(BlockBytes(product.type));
   for (int term = product.terms - 1; term >= 0; --term) {
     const Plan& plan = term == 0 ? *last : *others;
+    const float alpha = term == 0 ? product.alpha : product.alpha * product.second_alpha;
     const float beta = term == product.terms - 1 ? 0.0F : 1.0F;
     INFERD_TRY(Check(
         api_.multiply(handle_.get(),
                       plan.product.get(),
-                      &product.alpha,
+                      &alpha,
                       product.w,
                       plan.w.get(),
                       static_cast<const std::byte*>(product.x) + term * product.term_stride * value,

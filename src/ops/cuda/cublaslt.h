@@ -16,7 +16,8 @@
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
 
-/// y [m, n] = alpha * sum over the terms t of x[t] [m, k] W^T (+ bias), with sums in float.
+/// y [m, n] = alpha * sum over the terms t of x[t] [m, k] W^T (+ bias), with sums in float; the
+/// second term counts second_alpha for each of its own.
 struct LtProduct {
   DType type = DType::kBF16;  // of W and x: F32, F16, BF16 or F8_E4M3
   std::int64_t m = 0, n = 0, k = 0;
@@ -26,6 +27,7 @@ struct LtProduct {
   int terms = 1;
   std::int64_t term_stride = 0;
   float alpha = 1;
+  float second_alpha = 1;
   const float* bias = nullptr;  // [n] or null
   float* y = nullptr;
   std::int64_t ldy = 0;

@@ -29,7 +29,7 @@ constexpr std::int64_t kLeastRows = 65;
 constexpr std::int64_t kPieceRows = 2048;
 constexpr int kTerms = 2;
 // F16 ends at 65504, which inputs may exceed; two terms of what is a sixteenth of them hold 22 bits
-// of mantissa up to a million, and 2^-21 of what is below.
+// of mantissa up to a million.
 constexpr float kHalfScale = 0x1p-4F;
 // Rows of converted inputs begin at multiples of 16 bytes, terms at multiples of 256.
 constexpr std::int64_t kRowValues = 8, kTermValues = 128;
@@ -131,6 +131,7 @@ bool CudaDevice::MultiplyByLibrary(const CudaMatrix& weight,
   product.term_stride = TermStride(inputs_.piece_rows, weight.k());
   const float scale = type == DType::kF16 ? kHalfScale : 1.0F;
   product.alpha = 1.0F / scale;
+  product.second_alpha = type == DType::kF16 ? 1.0F / k::kSecondHalf : 1.0F;
   product.bias = task.bias;
   product.ldy = task.ldy;
   const std::int64_t pieces = splits ? (rows + inputs_.piece_rows - 1) / inputs_.piece_rows : 1;
