@@ -88,7 +88,7 @@ Status Launch(const AllReduceArgs& args, Stream stream) {
 
 std::size_t ReduceRegionBytes(std::int64_t max_count) {
   const auto flags =
-      static_cast<std::size_t>(kPeerPhases * kMaxReduceRanks * kReduceBlocks + kReduceBlocks);
+      static_cast<std::size_t>(kPeerPhases * kMaxReduceRanks * kReduceBlocks + 2 * kReduceBlocks);
   return (static_cast<std::size_t>(4 * kReduceBlocks * BlockRoom(max_count)) + flags) * 4;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A region is [2 messages][2 results][flags][calls], each message and result in kReduceBlocks equal
-// parts, one per block. Block b of a call deals with its own part on every rank, so its flags alone
-// order its accesses, whatever other blocks there are: it writes its message, raises its flag at
-// every peer, waits for theirs, and reads. Messages alternate between two places: a block that
+// A region is [2 messages][2 results][flags][calls][left], each message and result in kReduceBlocks
+// equal parts, one per block. Block b of a call deals with its own part on every rank, so its flags
+// alone order its accesses, whatever other blocks there are: it writes its message, raises its flag
+// at every peer, waits for theirs, and reads. Messages alternate between two places: a block that
 // writes to a place for the second time has seen all peers' flags of its call between, which they
 // raised after their last read of it. Flags count a block's calls and live in device memory, so a
 // captured launch can be replayed.
@@ -36,22 +36,30 @@ DEVICE std::uint32_t* PeerCalls(const PeerRegions& peers) {
   return PeerFlags(peers, peers.rank) + kPeerPhases * kMaxReduceRanks * kReduceBlocks + blockIdx.x;
 }
 
-/// Returns when every peer's block has reached this phase of the call, or on abort.
+/// Not zero: a wait of this block ended by an abort.
+DEVICE std::uint32_t* PeerLeft(const PeerRegions& peers) {
+  return PeerCalls(peers) + kReduceBlocks;
+}
+
+/// Returns when every peer's block has reached this phase of the call, or on abort. After one the
+/// block raises no flag: what it holds is not to be believed, and its peers must find out that it
+/// has left.
 DEVICE void MeetPeers(const PeerRegions& peers, int phase, std::uint32_t call) {
   const int block = static_cast<int>(blockIdx.x);
   __syncthreads();
   const int peer = static_cast<int>(threadIdx.x);
-  if (peer < peers.ranks) {
+  if (peer < peers.ranks && *PeerLeft(peers) == 0) {
     RaiseFlag(
         PeerFlags(peers, peer) + (phase * kMaxReduceRanks + peers.rank) * kReduceBlocks + block,
         call + 1);
   }
   __syncthreads();  // all flags are up before anyone waits, whatever the order of the threads
   if (peer < peers.ranks) {
-    AwaitFlag(
-        PeerFlags(peers, peers.rank) + (phase * kMaxReduceRanks + peer) * kReduceBlocks + block,
-        call + 1,
-        peers.abort);
+    const std::uint32_t* const theirs =
+        PeerFlags(peers, peers.rank) + (phase * kMaxReduceRanks + peer) * kReduceBlocks + block;
+    if (!AwaitFlag(theirs, call + 1, peers.abort)) {
+      *PeerLeft(peers) = 1;
+    }
   }
   __syncthreads();
 }

@@ -25,17 +25,18 @@ DEVICE std::uint32_t ReadFlag(const std::uint32_t* flag) {
 }
 #endif
 
-/// Until the flag is at least `value` (counted modulo 2^32), or *abort is not zero.
-DEVICE void AwaitFlag(const std::uint32_t* flag, std::uint32_t value, const std::uint32_t* abort) {
+/// Until the flag is at least `value` (counted modulo 2^32): true; or *abort is not zero: false.
+DEVICE bool AwaitFlag(const std::uint32_t* flag, std::uint32_t value, const std::uint32_t* abort) {
   constexpr unsigned kLooks = 64;  // for each look at *abort, which is over the host's bus
   for (unsigned looks = 1; static_cast<std::int32_t>(ReadFlag(flag) - value) < 0; ++looks) {
     if (looks % kLooks == 0 && abort != nullptr && ReadFlag(abort) != 0) {
-      return;
+      return false;
     }
 #ifdef INFERD_SIMT
     simt::Stall();
 #endif
   }
+  return true;
 }
 
 }  // namespace inferd::kernels::cuda

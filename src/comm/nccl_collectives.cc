@@ -203,6 +203,7 @@ Result<> NcclCollectives::Run(std::string_view name, Call call) {
     return Look(name);
   }
   ++calls_;
+  recorded_ = recorded_ || queue_.Recording();
   NcclResult result = api_.group_start();
   if (result == NcclResult::kSuccess) {
     result = call();
@@ -218,7 +219,6 @@ Result<> NcclCollectives::Run(std::string_view name, Call call) {
 
 void NcclCollectives::Remember(std::string_view name) {
   if (queue_.Recording()) {
-    recorded_ = true;
     return;
   }
   if (outstanding_.size() == kMaxOutstanding) {

@@ -11,7 +11,7 @@ namespace inferd::comm {
 namespace {
 
 /// What a rank shows to the others; `why` ends with a zero.
-struct Shown {
+struct ShownMemory {
   tensor::PeerCard card{};
   bool well = false;
   char why[256] = {};
@@ -22,8 +22,8 @@ Result<std::vector<tensor::PeerCard>> Exchange(const Result<tensor::PeerCard>& o
                                                std::span<const std::string> places,
                                                std::string_view group,
                                                Communicator& host) {
-  std::vector<Shown> all(places.size());
-  Shown& mine = all[static_cast<std::size_t>(host.rank())];
+  std::vector<ShownMemory> all(places.size());
+  ShownMemory& mine = all[static_cast<std::size_t>(host.rank())];
   mine.well = own.ok();
   if (own.ok()) {
     mine.card = *own;
@@ -36,7 +36,8 @@ Result<std::vector<tensor::PeerCard>> Exchange(const Result<tensor::PeerCard>& o
     INFERD_TRY(host.Broadcast(std::as_writable_bytes(std::span(&all[r], 1)), static_cast<int>(r)));
     cards.push_back(all[r].card);
   }
-  const auto bad = std::find_if(all.begin(), all.end(), [](const Shown& s) { return !s.well; });
+  const auto bad =
+      std::find_if(all.begin(), all.end(), [](const ShownMemory& s) { return !s.well; });
   if (bad == all.end()) {
     return cards;
   }

@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -143,6 +145,15 @@ TEST(AllReduceCuda, AbortEndsTheWaitForAPeerThatNeverComes) {
   gather.full = y.get();
   EXPECT_OK(GatherFromPeers(gather, nullptr));
   EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  // The first call said what it had; nothing is said after the wait that was given up.
+  const auto bytes = other.Download();
+  constexpr std::size_t kFlags = 2 * kMaxReduceRanks * kReduceBlocks;
+  std::vector<std::uint32_t> flags(kFlags);
+  std::memcpy(flags.data(),
+              bytes.data() + bytes.size() - (kFlags + 2 * kReduceBlocks) * sizeof(std::uint32_t),
+              kFlags * sizeof(std::uint32_t));
+  EXPECT_EQ(std::ranges::count(flags, 1U), kReduceBlocks);
+  EXPECT_EQ(std::ranges::count(flags, 0U), static_cast<std::ptrdiff_t>(kFlags) - kReduceBlocks);
   args.count = 65;
   EXPECT_EQ(AllReduceOneShot(args, nullptr), Status::kInvalidValue);
   gather.rows = 3;

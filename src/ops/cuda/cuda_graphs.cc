@@ -95,6 +95,10 @@ bool CudaDevice::EndGraph(bool done) {
     return true;
   }
   queue_.set_recording(false);
+  if (queue_.TakeDropped()) {
+    graphs_.CountAbandoned();
+    return !done;
+  }
   cudaGraph_t graph = nullptr;
   cudaError_t error = cudaStreamEndCapture(stream_, &graph);
   if (!done) {
@@ -102,7 +106,9 @@ bool CudaDevice::EndGraph(bool done) {
     if (error == cudaSuccess) {
       (void)cudaGraphDestroy(graph);
     }
-    graphs_.CountAbandoned();
+    // An operation that cannot be recorded now cannot be later.
+    error != cudaSuccess || recording_error_ != cudaSuccess ? graphs_.Stop()
+                                                            : graphs_.CountAbandoned();
     return true;
   }
   if (error == cudaSuccess) {

@@ -157,4 +157,17 @@ bool CudaQueue::Look(cudaEvent_t event, std::chrono::nanoseconds waited) {
   return guard_ != nullptr && !guard_->Check(waited).ok();
 }
 
+// A recording holds calls too, from the first one on.
+void CudaQueue::DropRecordings() {
+  if (std::exchange(recording_, false)) {
+    dropped_ = true;
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) {
+      (void)cudaGraphDestroy(graph);
+    }
+    (void)cudaGetLastError();
+  }
+  graphs_->Clear();
+}
+
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -43,7 +43,9 @@ class CudaQueue final : public tensor::DeviceQueue {
     stalled_.reset();
   }
   bool Recording() const override { return recording_; }
-  void DropRecordings() override { graphs_->Clear(); }
+  void DropRecordings() override;
+  /// Whether DropRecordings ended the recording under way, since this was last asked.
+  bool TakeDropped() { return std::exchange(dropped_, false); }
   tensor::PeerAccess* peers() override { return &peers_; }
 
   /// How a wait ended: with the stream's error, or given up for the guard's error, and then with
@@ -73,6 +75,7 @@ class CudaQueue final : public tensor::DeviceQueue {
   CudaGraphs* const graphs_;
   CudaPeers peers_;
   bool recording_ = false;
+  bool dropped_ = false;
   std::optional<Error> stalled_;  // why a kernel that kept this thread gave up; the next Wait tells
   cudaStream_t stream_ = nullptr;
   tensor::WaitGuard* guard_ = nullptr;
