@@ -4,6 +4,7 @@
 // may begin, with the tokens of this one still on the device, before the host has them.
 #include "model/rank.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/kv_cache.h"
@@ -88,6 +89,7 @@ class RankImpl final : public Rank {
       Abort();  // Else a collective without a peer would keep the device for ever.
       Drop();
     }
+    SetGuard(nullptr);  // It ends before the groups and the device do.
   }
 
   Result<> Join(std::uint64_t generation, RankComms comms) override;
@@ -314,7 +316,8 @@ bool RankImpl::MayBegin(const spec::StepPlan& plan) const {
       return false;
     }
     const RowTable::Row& row = rows_.row(work.row);
-    return row.sampling.remembers() && work.start == row.drawn_position &&
+    return row.sampling.remembers() && work.start <= row.drawn_position &&
+           row.drawn_position < work.start + work.count &&
            static_cast<std::int64_t>(row.tokens.size()) <= row.drawn_position;
   };
   return under_way_.size() < static_cast<std::size_t>(device_->StepsAtOnce()) &&
@@ -323,6 +326,7 @@ bool RankImpl::MayBegin(const spec::StepPlan& plan) const {
 }
 
 Result<> RankImpl::Begin(const spec::StepPlan& plan) {
+  INFERD_CHECK(MayBegin(plan));
   UnderWay step;
   Result<> begun = BeginStep(plan, &step);
   if (begun.ok()) {

@@ -93,6 +93,14 @@ Result<std::unique_ptr<Shard>> Shard::Make(const spec::ModelSpec& model,
   return shard;
 }
 
+// Graphs hold the addresses of the pages.
+void Shard::ReleaseKv() {
+  if (tensor::DeviceQueue* const queue = device_.queue(); queue != nullptr) {
+    queue->DropRecordings();
+  }
+  kv_ = KvCache();
+}
+
 Result<> Shard::NeedKv() {
   if (kv_.num_pages() == 0) {
     INFERD_ASSIGN(

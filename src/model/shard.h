@@ -100,7 +100,7 @@ class Shard {
 
   KvCache& kv() { return kv_; }
   /// Between steps: gives the pages back, makes them again (zeroed).
-  void ReleaseKv() { kv_ = KvCache(); }
+  void ReleaseKv();
   Result<> NeedKv();
   std::int64_t activation_bytes() const;
   std::int64_t weight_bytes() const { return weights_.bytes; }

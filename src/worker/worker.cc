@@ -226,6 +226,9 @@ class Worker {
     if (abort.release_memory && rank_ != nullptr) {
       rank_->ReleaseMemory();
     }
+    if (rank_ != nullptr && rank_->broken()) {
+      return ReportFault(Unavailable("the device did not come to the end of its steps"));
+    }
     client_->Send(rpc::Idle{abort.generation});
     return {};
   }

@@ -14,6 +14,8 @@ namespace k = kernels::cuda;
 
 // Rows that the row kernel takes at once where a step has more: bounds its workspace.
 constexpr std::int64_t kRowsAtOnce = 64;
+// Rows for which the attention's workspace would be larger are attended to one part after another.
+constexpr std::size_t kMostWorkspaceBytes = std::size_t{256} << 20U;
 // Sequences with fewer new rows go to the row kernel: tiles of 64 would be nearly empty.
 constexpr std::int64_t kTileRows = 8;
 
@@ -96,14 +98,17 @@ Result<> CudaDevice::Reserve(const StepLimits& limits) {
   const std::size_t bytes = begin.size() * sizeof(std::int32_t);
   INFERD_ASSIGN(group_begin_, Allocate(bytes, "the head groups"));
   Copy(group_begin_.data(), begin.data(), bytes);
+  const auto workspace_bytes = [&] {
+    return k::AttentionWorkspaceBytes(workspace_rows_,
+                                      static_cast<std::int64_t>(limits.kv_head_of.size()),
+                                      limits.head_dim,
+                                      limits.pages_per_sequence * k::kCudaPageTokens);
+  };
   workspace_rows_ = std::min(limits.rows, std::max(limits.sequences, kRowsAtOnce));
-  INFERD_ASSIGN(
-      workspace_,
-      Allocate(k::AttentionWorkspaceBytes(workspace_rows_,
-                                          static_cast<std::int64_t>(limits.kv_head_of.size()),
-                                          limits.head_dim,
-                                          limits.pages_per_sequence * k::kCudaPageTokens),
-               "attention"));
+  while (workspace_rows_ > 1 && workspace_bytes() > kMostWorkspaceBytes) {
+    workspace_rows_ = (workspace_rows_ + 1) / 2;
+  }
+  INFERD_ASSIGN(workspace_, Allocate(workspace_bytes(), "attention"));
   INFERD_TRY(ReserveProducts(limits));
   return Wait();
 }
@@ -170,6 +175,8 @@ std::uint64_t CudaDevice::EndStep() {
   if (Use()) {
     Check(cudaEventRecord(steps_.ended[step_.turn], stream_), "the end of a step");
   }
+  // A wait in the middle of a step was not for its end.
+  steps_.done = std::min(steps_.done, steps_.begun - 1);
   return steps_.begun;
 }
 
