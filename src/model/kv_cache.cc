@@ -51,7 +51,7 @@ Result<KvCache> KvCache::Make(ops::Device& device,
     layer.kv_heads = shard.kv_heads.size();
     layer.head_dim = width;
     layer.kv_rank = model.latent.kv_rank;
-    if (!scales.empty()) {
+    if (!scales.empty() && !model.latent.used()) {  // a latent is neither K nor V: its scale is 1
       layer.k_scale = scales[static_cast<std::size_t>(i)].k;
       layer.v_scale = scales[static_cast<std::size_t>(i)].v;
     }

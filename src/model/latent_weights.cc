@@ -50,11 +50,12 @@ Result<> PackLatent(const store::Model& source,
   } else if (IsPlain(type)) {
     stored = store::Weights::Data(source.tensors, ref);
   } else {
-    return Unimplemented("tensor {} of {} is stored as {}; F32, F16, BF16 and FP8 can be the {}",
-                         ref.tensor->name,
-                         source.path,
-                         DTypeName(type),
-                         SlotName(store::Slot::kKvB));
+    return Unimplemented(
+        "tensor {} of {} is stored as {}; F32, F16, BF16 and FP8 with scales can be the {}",
+        ref.tensor->name,
+        source.path,
+        DTypeName(type),
+        SlotName(store::Slot::kKvB));
   }
   if (const auto bad = FirstNonFinite(type, stored)) {
     return DataLoss("tensor {} of {} holds NaN or infinity in row {}, value {}",

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 
+#include <cmath>
+
 namespace inferd::spec {
 namespace {
 
@@ -79,6 +81,16 @@ Result<> ValidateLatent(const ModelSpec& model) {
     if (layer.window > 0) {
       return Unimplemented("latent attention with a window");
     }
+  }
+  for (const RopeSpec& rope : model.ropes) {
+    if (rope.rotary_dim != latent.rope_dim) {
+      return Unimplemented("latent attention that rotates {} of the {} values of its key",
+                           rope.rotary_dim,
+                           latent.rope_dim);
+    }
+  }
+  if (!std::isfinite(model.attention_scale) || model.attention_scale < 0) {
+    return InvalidArgument("latent attention with a scale of {}", model.attention_scale);
   }
   return {};
 }

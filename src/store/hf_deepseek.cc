@@ -9,11 +9,11 @@
 namespace inferd::store {
 namespace {
 
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxLatentSize = std::int64_t{1} << 20;
 
 Result<std::int64_t> Needed(const JsonFields& config, const char* key) {
   INFERD_ASSIGN(const auto given, config.Int(key));
-  if (!given || *given <= 0 || *given > kMaxSize) {
+  if (!given || *given <= 0 || *given > kMaxLatentSize) {
     return InvalidArgument("{}: {} is {}; 1 to 2^20 is allowed",
                            config.what(),
                            key,
@@ -85,7 +85,7 @@ Result<> FillDeepseekMoe(const JsonFields& config, const Family& family, spec::M
   INFERD_ASSIGN(moe.top_k, Needed(config, "num_experts_per_tok"));
   INFERD_ASSIGN(moe.expert_intermediate_size, Needed(config, "moe_intermediate_size"));
   INFERD_ASSIGN(const std::int64_t shared, config.IntOr("n_shared_experts", 0));
-  if (shared < 0 || shared > kMaxSize) {
+  if (shared < 0 || shared > kMaxLatentSize) {
     return InvalidArgument("{}: n_shared_experts is {}", config.what(), shared);
   }
   moe.shared_intermediate_size = shared * moe.expert_intermediate_size;

@@ -218,7 +218,7 @@ class Folder {
                                  std::int64_t groups,
                                  std::int64_t cols) const {
     const std::int64_t size = config_.group_size == -1 ? cols : config_.group_size;
-    if (groups <= 0 || (cols + size - 1) / size != groups) {
+    if (groups <= 0 || size <= 0 || (cols + size - 1) / size != groups) {
       return InvalidArgument(
           "{} has {} groups, but {} inputs in groups of {} (group_size of the "
           "config) are {}",
@@ -291,6 +291,10 @@ class Folder {
     INFERD_ASSIGN(parts->scales, Take("weight_scale"));
     parts->layout = Layout::kRows;
     parts->bits = config_.bits;
+    if (parts->bits == 0) {
+      return InvalidArgument("{} is packed, but the config does not say of how many bits",
+                             Name(parts->weight));
+    }
     const std::int64_t pack = 32 / parts->bits;
     parts->rows = parts->weight.rows();
     parts->cols = parts->weight.cols() * pack;

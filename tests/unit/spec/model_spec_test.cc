@@ -68,6 +68,9 @@ TEST(ModelSpec, RefusesLatentsThatNoKernelHas) {
   EXPECT_THAT(refusal([](ModelSpec& m) { m.num_kv_heads = 128; }), HasSubstr("one KV head"));
   EXPECT_THAT(refusal([](ModelSpec& m) { m.qkv_bias = true; }), HasSubstr("biases"));
   EXPECT_THAT(refusal([](ModelSpec& m) { m.layers[5].window = 9; }), HasSubstr("window"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.ropes[0].rotary_dim = 32; }),
+              HasSubstr("rotates 32 of the 64"));
+  EXPECT_THAT(refusal([](ModelSpec& m) { m.attention_scale = 1e200 * 1e200; }), HasSubstr("scale"));
   EXPECT_THAT(refusal([](ModelSpec& m) { m.moe.groups = 7; }), HasSubstr("7 groups"));
   EXPECT_THAT(refusal([](ModelSpec& m) { m.moe.top_k = 129; }), HasSubstr("129 experts"));
 }

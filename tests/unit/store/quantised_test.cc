@@ -325,6 +325,8 @@ TEST(QuantisedFilesTest, AbsentForeignAndMisplacedPartsAreRefused) {
             std::string::npos);
   EXPECT_NE(Refusal("compressed-w4", rename(".weight_packed", ".qweight")).find(layer),
             std::string::npos);
+  const std::string packed = Refusal("compressed-int8", rename(".weight", ".weight_packed"));
+  EXPECT_NE(packed.find("does not say of how many bits"), std::string::npos) << packed;
   const std::string out_of_range = Refusal("gptq", [&](File* file) {
     const auto at = file->header[layer + ".g_idx"]["data_offsets"][0].get<std::size_t>();
     file->data.replace(at + 4, 4, Bytes<std::int32_t>(4));
