@@ -184,19 +184,22 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--formats", type=names(FORMATS), default=list(FORMATS))
     parser.add_argument("--engines", type=names(["inferd", "llama", "vllm", "openvino"]), default=["inferd", "llama", "vllm", "openvino"])
+    parser.add_argument("--append", action="store_true", help="keep the rounds of build/peers.json and add --rounds to them")
     parser.add_argument("--workloads", type=names(load_client.WORKLOADS), default=list(load_client.WORKLOADS),
                         help="over HTTP; an empty text: none")
     arguments = parser.parse_args()
     arguments.model = arguments.model or arguments.cache / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
     bench = Bench(arguments)
-    (ROOT / "build").mkdir(exist_ok=True)
-    rounds = []
+    path = ROOT / "build" / "peers.json"
+    path.parent.mkdir(exist_ok=True)
+    rounds = json.loads(path.read_text())["rounds"] if arguments.append and path.exists() else []
+    wanted = len(rounds) + arguments.rounds
 
     def save(unfinished):
-        (ROOT / "build" / "peers.json").write_text(json.dumps({"rounds": rounds + [unfinished]}, indent=1))
+        path.write_text(json.dumps({"rounds": rounds + [unfinished]}, indent=1))
 
-    while len(rounds) < arguments.rounds:
-        say(f"round {len(rounds) + 1} of {arguments.rounds}, load {os.getloadavg()[0]:.1f}")
+    while len(rounds) < wanted:
+        say(f"round {len(rounds) + 1} of {wanted}, load {os.getloadavg()[0]:.1f}")
         rounds.append(bench.round(save))
     report(rounds, arguments.workloads)
     if void := sum(len(r["void"]) for r in rounds):
