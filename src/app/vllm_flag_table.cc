@@ -29,7 +29,8 @@ constexpr const char* kPreempted = "a preempted sequence is computed again";
 constexpr const char* kNoOffload = "inferd keeps the KV cache where the model computes";
 constexpr const char* kMetrics = "/metrics always has the KV cache";
 constexpr const char* kNoMamba = "inferd has no Mamba models";
-constexpr const char* kShare = "prompts share a step's --max-num-batched-tokens";
+constexpr const char* kShare =
+    "prompts share what --max-num-batched-tokens and --target-itl leave of a step";
 constexpr const char* kNoLora = "inferd has no LoRA";
 constexpr const char* kMergeLora =
     "inferd has no LoRA; merge the adapter into the weights and serve those";
