@@ -55,8 +55,8 @@ def test_the_type_of_the_kv_cache_counts(inferd, dtype, kv_bytes):
 # One latent of 512 and one key of 64 values a layer, whole on every rank of a tp group.
 @pytest.mark.parametrize("model, flags, kv_bytes", [
     ("deepseek-v2-lite", ["--gpus", "1xH100"], 27 * 576 * 2),
-    ("deepseek-v3", ["--gpus", "16xH200", "--weight-bits", "8", "--tp", "16"], 61 * 576 * 2),
-    ("deepseek-v3", ["--gpus", "16xH200", "--weight-bits", "8", "--tp", "16", "--kv-cache-dtype", "int8"], 61 * (576 + 4)),
+    ("deepseek-v3", ["--gpus", "8xH200", "--weight-bits", "8", "--tp", "8"], 61 * 576 * 2),
+    ("deepseek-v3", ["--gpus", "8xH200", "--weight-bits", "8", "--tp", "8", "--kv-cache-dtype", "int8"], 61 * (576 + 4)),
 ])
 def test_a_latent_cache_is_small(inferd, model, flags, kv_bytes):
     made = plan(inferd, model, *flags)
