@@ -154,13 +154,17 @@ class Cluster:
         return choice["text"], choice["logprobs"]["tokens"]
 
     def load(self, seconds):
-        """Starts a client that asks for so long; answers(it) are its (sent, seconds, status, text)."""
+        """Starts a client that asks for so long, and waits for its first answer; answers(it) are its (sent, seconds, status, text)."""
         client_log = self.folder / "client"
         with open(client_log, "wb") as out:
             client = subprocess.Popen(in_namespace(self.network.hosts[0], "python3", "-c", LOAD, "http://127.0.0.1:8000/v1/completions",
                                                    json.dumps(REQUEST), str(seconds)), stdout=out)
         client.name = "client"
         self.processes.append(client)
+        began = time.monotonic()
+        while client_log.stat().st_size == 0:
+            assert time.monotonic() - began < 60, self.log()
+            time.sleep(0.05)
         return client
 
     def answers(self, client):
