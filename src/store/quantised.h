@@ -28,7 +28,7 @@ struct QuantConfig {
   bool zero_plus_one = false;   // GPTQ's first format stores zeros less one
   /// compressed-tensors: inputs are rounded to this type with a scale per token, as they come.
   std::optional<DType> token_activations;
-  bool fp8_kv = false;          // kv_cache_scheme: the KV cache is meant to be E4M3
+  bool fp8_kv = false;  // kv_cache_scheme: the KV cache is meant to be E4M3
 };
 
 /// nullopt: the checkpoint is not quantised. Refuses methods and variants that are not known, by
@@ -62,7 +62,7 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
 struct RowScales {
   std::vector<float> values;       // [rows, groups of columns]
   std::int64_t group_columns = 0;  // per scale: all columns, or a multiple of 32
-  bool by_token = false;           // the scheme rounds the layer's inputs too, per token; whole rows
+  bool by_token = false;  // the scheme rounds the layer's inputs too, per token; whole rows
 };
 /// Of these rows and columns; nullopt: the columns do not begin where a kernel's groups can.
 std::optional<RowScales> ScalesOf(const TensorSource& source,

@@ -4,10 +4,10 @@
 //   kernel_sweep [--tiny] [SWEEP ...]
 //
 // Sweeps, in the order of value: copy small_matmul decode_attention prefill_attention large_matmul
-// cublas experts w8a8 rows; all without arguments. --tiny: small shapes, one launch each, which shows on
-// the emulated device that the sweep itself works. Memory traffic counts what a kernel must read
-// and write; caches are kept cold (a large one may hold what one row's routings ask of 128 small
-// experts). Exit status 77: no device.
+// cublas experts w8a8 rows; all without arguments. --tiny: small shapes, one launch each, which
+// shows on the emulated device that the sweep itself works. Memory traffic counts what a kernel
+// must read and write; caches are kept cold (a large one may hold what one row's routings ask of
+// 128 small experts). Exit status 77: no device.
 #include "bench.h"
 
 #include <string_view>
