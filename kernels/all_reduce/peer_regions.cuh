@@ -58,7 +58,7 @@ DEVICE void MeetPeers(const PeerRegions& peers, int phase, std::uint32_t call) {
     const std::uint32_t* const theirs =
         PeerFlags(peers, peers.rank) + (phase * kMaxReduceRanks + peer) * kReduceBlocks + block;
     if (!AwaitFlag(theirs, call + 1, peers.abort)) {
-      *PeerLeft(peers) = 1;
+      RaiseFlag(PeerLeft(peers), 1);
     }
   }
   __syncthreads();
