@@ -252,7 +252,7 @@ void GemmForm(const MatMulArgs& args) {
   constexpr std::int64_t kLines = (kBlock + 63) / 64;
   const std::int64_t m = args.m;
   const std::int64_t blocks = args.k / 32;
-  const bool from_memory = m <= 32;  // few rows per panel: weights must stream
+  const bool from_memory = m <= kMidRows;  // few rows per panel: weights must stream
   const std::int64_t chunk = from_memory ? 4 : kMatMulChunk;
   const std::int64_t tiles = (m + 5) / 6;  // evenly: 16 = 5 + 5 + 6, not 6 + 6 + 4
   float* c = reinterpret_cast<float*>(args.scratch);

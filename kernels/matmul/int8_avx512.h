@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two int8 families (small batches and GEMM) share: decoding of packed groups and the step
-// of one block. Included by AVX-512 files only; internal linkage.
+// What the int8 families (small and middle batches, GEMM) share: decoding of packed groups, their
+// scales, the prefetch and the step of one block. Included by AVX-512 files only; internal linkage.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -52,6 +52,31 @@ INFERD_INLINE inline __m512i Group(const std::uint8_t* q, int b, int g) {
         0);
   }
   return _mm512_ternarylogic_epi32(x, y, top, 0xe4);  // top ? x : y
+}
+
+// Scales (and mins) of one brick of a block; `half` selects the 16 k of forms with two scales.
+template <PackForm kForm>
+INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head,
+                                       const std::uint8_t* block,
+                                       int brick,
+                                       int half) {
+  if constexpr (kForm == PackForm::kQ4K || kForm == PackForm::kQ5K) {
+    return _mm512_mul_ps(HalfRow(head + brick * 32), ByteRow(block + brick * 16));
+  } else if constexpr (kForm == PackForm::kQ6K) {
+    return _mm512_mul_ps(HalfRow(head + brick * 32), SignedByteRow(block + half * 32 + brick * 16));
+  } else {
+    return HalfRow(block + brick * 32);
+  }
+}
+
+// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst
+// would fill the miss buffers and stall the loads behind it.
+template <int kLines, int kSteps, int kStep>
+INFERD_INLINE inline void PrefetchShare(const std::uint8_t* block) {
+  constexpr int kFrom = kLines * kStep / kSteps;
+  constexpr int kTo = kLines * (kStep + 1) / kSteps;
+  UnrollFrom<kFrom, kTo - kFrom>(
+      [&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
 }
 
 INFERD_INLINE inline __m512 Step(__m512i dot, __m512 dw, float da, __m512 f) {

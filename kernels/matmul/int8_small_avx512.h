@@ -1,39 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of 1..6 tokens: quants are decoded in registers and used for all tokens at once. Bytes
-// moved: the panel, once. More tokens do not fit: gcc then spills accumulators, and decoding to the
-// cache (gemm_avx512.cc) is faster. A template for the two files that instantiate it; internal
-// linkage.
+// moved: the panel, once. More tokens do not fit: gcc then spills accumulators
+// (int8_mid_avx512.h). A template for the two files that instantiate it; internal linkage.
 #pragma once
 
 #include "kernels/matmul/int8_avx512.h"
 
 namespace inferd::kernels {
 namespace {
-
-// Scales (and mins) of one brick of a block; `half` selects the 16 k of forms with two scales.
-template <PackForm kForm>
-INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head,
-                                       const std::uint8_t* block,
-                                       int brick,
-                                       int half) {
-  if constexpr (kForm == PackForm::kQ4K || kForm == PackForm::kQ5K) {
-    return _mm512_mul_ps(HalfRow(head + brick * 32), ByteRow(block + brick * 16));
-  } else if constexpr (kForm == PackForm::kQ6K) {
-    return _mm512_mul_ps(HalfRow(head + brick * 32), SignedByteRow(block + half * 32 + brick * 16));
-  } else {
-    return HalfRow(block + brick * 32);
-  }
-}
-
-// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst
-// would fill the miss buffers and stall the loads behind it.
-template <int kLines, int kSteps, int kStep>
-INFERD_INLINE inline void PrefetchShare(const std::uint8_t* block) {
-  constexpr int kFrom = kLines * kStep / kSteps;
-  constexpr int kTo = kLines * (kStep + 1) / kSteps;
-  UnrollFrom<kFrom, kTo - kFrom>(
-      [&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
-}
 
 /// One panel x kTokens tokens.
 template <PackForm kForm, int kTokens>

@@ -10,10 +10,14 @@ void PassAvx512(const MatMulArgs& args) {
   if (!IsInt8Form(args.form)) {
     return FloatMatMulAvx512(args);
   }
-  if (args.m > kSmallRows || args.form >= PackForm::kByteScale) {
+  if (args.m > kMidRows || args.form >= PackForm::kByteScale) {
     return GemmAvx512(args);
   }
-  return LayoutOf(args.form).super_k == 32 ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);
+  const bool simple = LayoutOf(args.form).super_k == 32;
+  if (args.m > kSmallRows) {
+    return simple ? MidSimpleAvx512(args) : MidSuperAvx512(args);
+  }
+  return simple ? SmallSimpleAvx512(args) : SmallSuperAvx512(args);
 }
 
 void PassAvx2(const MatMulArgs& args) {

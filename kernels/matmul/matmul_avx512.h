@@ -8,6 +8,8 @@ namespace inferd::kernels {
 
 /// Most tokens of the kernels that decode in registers.
 inline constexpr int kSmallRows = 6;
+/// Most tokens of the kernels that keep a decoded block in registers.
+inline constexpr int kMidRows = 32;
 
 void MatMulAvx512(const MatMulArgs& args);
 
@@ -15,6 +17,9 @@ void MatMulAvx512(const MatMulArgs& args);
 void SmallSimpleAvx512(const MatMulArgs& args);
 /// kQ4K, kQ5K, kQ6K; m in 1..kSmallRows.
 void SmallSuperAvx512(const MatMulArgs& args);
+/// kQ8, kQ5, kQ4 and kQ4K, kQ5K, kQ6K; m in 1..kMatMulRows, made for kSmallRows + 1..kMidRows.
+void MidSimpleAvx512(const MatMulArgs& args);
+void MidSuperAvx512(const MatMulArgs& args);
 /// Any int8 form; m in 1..kMatMulRows.
 void GemmAvx512(const MatMulArgs& args);
 /// kBf16, kF32, kF16; m in 1..kMatMulRows.
