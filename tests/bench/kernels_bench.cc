@@ -298,7 +298,9 @@ void StepCases(benchmark::internal::Benchmark* bench) {
   for (const std::int64_t rows : {1, 2, 4, 8, 16}) {
     bench->Args({rows, 0});
   }
-  bench->Args({64, 1});  // a chunk beside decodes, as --target-itl leaves it
+  for (const std::int64_t rows : {48, 64, 96, 128, 256}) {
+    bench->Args({rows, 1});  // a chunk beside decodes, as --target-itl leaves it
+  }
   bench->Args({512, 1});
   bench->UseRealTime()->Unit(benchmark::kMillisecond)->MinTime(0.5);
 }
