@@ -14,7 +14,7 @@ namespace inferd::comm {
 namespace {
 
 /// One-shot reads size x n bytes after one phase, two-shot 2 n after two: below this size the phase
-/// costs more. Measured with tests/bench/comm_bench.
+/// costs more, and between two ranks at any. Measured with tests/bench/comm_bench.
 constexpr std::size_t kOneShotBytes = 32U << 10;
 /// Slices are whole cache lines of floats.
 constexpr std::size_t kSliceFloats = 16;
@@ -156,12 +156,11 @@ Result<> ShmCommunicator::AllReduceSum(std::span<float> data) {
     return {};
   }
   const Deadline deadline(options_.call_deadline);
-  if (data.size_bytes() <= std::min(kOneShotBytes, layout_.chunk_bytes)) {
-    return OneShot(data, deadline);
-  }
+  const bool one_shot = size() == 2 || data.size_bytes() <= kOneShotBytes;
   const std::size_t chunk = layout_.chunk_bytes / sizeof(float);
   for (std::size_t done = 0; done < data.size(); done += chunk) {
-    INFERD_TRY(TwoShot(data.subspan(done, std::min(chunk, data.size() - done)), deadline));
+    const std::span<float> part = data.subspan(done, std::min(chunk, data.size() - done));
+    INFERD_TRY(one_shot ? OneShot(part, deadline) : TwoShot(part, deadline));
   }
   return {};
 }
