@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/reduce.h"
+#include "comm/shm_copy.h"
 
 #include <algorithm>
 #include <utility>
@@ -167,7 +168,7 @@ Result<> ShmCommunicator::AllReduceSum(std::span<float> data) {
 
 Result<> ShmCommunicator::OneShot(std::span<float> data, const Deadline& deadline) {
   const std::span<const std::byte> bytes = std::as_bytes(data);
-  CopyBytes(Buffer(rank(), NextPhase()), bytes.data(), bytes.size());
+  CopyForOthers(Buffer(rank(), NextPhase()), bytes.data(), bytes.size());
   INFERD_TRY(
       Phase(Op::kAllReduce, {.op = 0, .root = 0, .rounds = 1, .bytes = bytes.size()}, deadline));
   std::array<const float*, kMaxRanks> sources;
@@ -188,9 +189,13 @@ Result<> ShmCommunicator::TwoShot(std::span<float> data, const Deadline& deadlin
   const std::size_t to = begin(rank() + 1);
   const CallMark mark = {.op = 0, .root = 0, .rounds = 1, .bytes = data.size_bytes()};
 
-  auto* const out = reinterpret_cast<float*>(Buffer(rank(), NextPhase()));
-  std::copy_n(data.data(), from, out);
-  std::copy_n(data.data() + to, data.size() - to, out + to);
+  const std::span<std::byte> bytes = std::as_writable_bytes(data);
+  const std::size_t own = from * sizeof(float);
+  const std::size_t own_bytes = (to - from) * sizeof(float);
+  std::byte* const values = Buffer(rank(), NextPhase());
+  CopyForOthers(values, bytes.data(), own);
+  CopyForOthers(
+      values + own + own_bytes, bytes.data() + own + own_bytes, bytes.size() - own - own_bytes);
   INFERD_TRY(Phase(Op::kAllReduce, mark, deadline));
   std::array<const float*, kMaxRanks> sources;
   for (int r = 0; r < size(); ++r) {
@@ -198,12 +203,14 @@ Result<> ShmCommunicator::TwoShot(std::span<float> data, const Deadline& deadlin
         r == rank() ? data.data() : reinterpret_cast<const float*>(Buffer(r, phase_));
     sources[static_cast<std::size_t>(r)] = base + from;
   }
-  auto* const slice = reinterpret_cast<float*>(Buffer(rank(), NextPhase())) + from;
-  SumInRankOrder(slice, {sources.data(), layout_.size}, to - from);
+  SumInRankOrder(data.data() + from, {sources.data(), layout_.size}, to - from);
+  CopyForOthers(Buffer(rank(), NextPhase()) + own, bytes.data() + own, own_bytes);
   INFERD_TRY(Phase(Op::kAllReduce, mark, deadline));
   for (int r = 0; r < size(); ++r) {
-    const auto* reduced = reinterpret_cast<const float*>(Buffer(r, phase_));
-    std::copy_n(reduced + begin(r), begin(r + 1) - begin(r), data.data() + begin(r));
+    if (r != rank()) {
+      const auto* reduced = reinterpret_cast<const float*>(Buffer(r, phase_));
+      std::copy_n(reduced + begin(r), begin(r + 1) - begin(r), data.data() + begin(r));
+    }
   }
   return {};
 }
@@ -224,7 +231,8 @@ Result<> ShmCommunicator::AllGather(std::span<const float> in,
   for (std::size_t round = 0; round < rounds; ++round) {
     const std::size_t start = round * chunk;
     if (const std::size_t n = part(rank(), start); n != 0) {
-      std::copy_n(in.data() + start, n, reinterpret_cast<float*>(Buffer(rank(), NextPhase())));
+      const std::span<const std::byte> bytes = std::as_bytes(in.subspan(start, n));
+      CopyForOthers(Buffer(rank(), NextPhase()), bytes.data(), bytes.size());
     }
     INFERD_TRY(Phase(Op::kAllGather, mark, deadline));
     std::size_t base = 0;
@@ -289,9 +297,9 @@ Result<> ShmCommunicator::AllToAllV(std::span<const std::byte> send,
     const std::size_t start = round * slot;
     for (std::size_t r = 0; r < layout_.size; ++r) {
       if (r != self) {
-        CopyBytes(Buffer(rank(), NextPhase()) + r * slot,
-                  send.data() + send_at[r] + start,
-                  part(send_bytes[r], start));
+        CopyForOthers(Buffer(rank(), NextPhase()) + r * slot,
+                      send.data() + send_at[r] + start,
+                      part(send_bytes[r], start));
       }
     }
     INFERD_TRY(Phase(Op::kAllToAllV, mark, deadline));
@@ -321,7 +329,7 @@ Result<> ShmCommunicator::Broadcast(std::span<std::byte> data, int root) {
   for (std::size_t done = 0; done < data.size(); done += layout_.chunk_bytes) {
     const std::size_t n = std::min(layout_.chunk_bytes, data.size() - done);
     if (rank() == root) {
-      CopyBytes(Buffer(root, NextPhase()), data.data() + done, n);
+      CopyForOthers(Buffer(root, NextPhase()), data.data() + done, n);
     }
     INFERD_TRY(Phase(Op::kBroadcast, mark, deadline));
     if (rank() != root) {

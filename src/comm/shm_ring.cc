@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/shm_communicator.h"
+#include "comm/shm_copy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -41,7 +42,7 @@ Result<> ShmCommunicator::WriteRing(std::span<const std::byte> head,
       const std::size_t room = layout_.ring_bytes - (written - tail);
       const std::size_t at = written & (layout_.ring_bytes - 1);
       const std::size_t n = std::min({part.size(), room, layout_.ring_bytes - at, kPiece});
-      CopyBytes(base + at, part.data(), n);
+      CopyForOthers(base + at, part.data(), n);
       written += static_cast<std::uint32_t>(n);
       part = part.subspan(n);
       if (written - published >= kPiece) {
