@@ -92,7 +92,7 @@ Result<> NcclCollectives::Start(const Deadline& deadline) {
   if (auto together = host_.Barrier(); !together.ok()) {
     return Fail(together.error().WithContext(kName));
   }
-  return options_.peer_memory ? SharePeerMemory() : Result<>();
+  return options_.peer_memory ? SharePeerMemory(deadline) : Result<>();
 }
 
 std::string NcclCollectives::Peers() const {

@@ -82,7 +82,7 @@ class NcclCollectives final : public DeviceCollectives {
   /// The last call is in the queue, or in its recording.
   void Remember(std::string_view name);
   /// The ranks show each other their memory, and all use it or none.
-  Result<> SharePeerMemory();
+  Result<> SharePeerMemory(const Deadline& deadline);
   /// Polls until NCCL has an answer to what it called in progress.
   Result<> Settle(NcclResult result, std::string_view name, const Deadline& deadline);
   /// Asked for an abort, or a peer is gone.

@@ -5,6 +5,7 @@
 #include "comm/nccl_collectives.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace inferd::comm {
@@ -54,15 +55,18 @@ Result<std::vector<tensor::PeerCard>> Exchange(const Result<tensor::PeerCard>& o
 
 }  // namespace
 
-Result<> NcclCollectives::SharePeerMemory() {
+Result<> NcclCollectives::SharePeerMemory(const Deadline& deadline) {
   tensor::PeerAccess* const access = queue_.peers();
+  const std::chrono::milliseconds within(deadline.LeftMs(std::numeric_limits<int>::max()));
+  const Result<tensor::PeerCard> own =
+      access != nullptr
+          ? access->Offer(within)
+          : Result<tensor::PeerCard>(Unavailable("it has no memory that peers reach"));
   INFERD_ASSIGN(const std::vector<tensor::PeerCard> cards,
-                Exchange(access != nullptr ? access->Offer()
-                                           : Result<tensor::PeerCard>(
-                                                 Unavailable("it has no memory that peers reach")),
-                         places_,
-                         options_.id,
-                         host_));
+                Exchange(own, places_, options_.id, host_));
+  if (!own.ok() && own.error().code() == Code::kDeadlineExceeded) {
+    return Fail(own.error());  // Nor would it get to a message by NCCL.
+  }
   if (cards.empty()) {
     return {};
   }

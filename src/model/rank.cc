@@ -18,6 +18,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -232,6 +233,9 @@ Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   }
   guard_.Watch(comms_);
   SetGuard(guard_.empty() ? nullptr : &guard_);
+  if (device_->queue() != nullptr) {
+    device_->queue()->SetWaitLimit(std::chrono::milliseconds(comms_.step_deadline_ms));
+  }
   rows_.Reset();
   pending_.clear();
   generation_ = generation;

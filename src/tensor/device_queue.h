@@ -49,6 +49,9 @@ class DeviceQueue {
   /// Who is asked during every wait of the device, and at its end; null: nobody. It must outlive
   /// its use.
   virtual void SetGuard(WaitGuard* guard) = 0;
+  /// How long a wait of the device lasts at most while there is no guard, whose affair that is
+  /// else; a device that is not done by then is given up for broken.
+  virtual void SetWaitLimit(std::chrono::milliseconds limit) = 0;
 
   /// What is given becomes part of a recording instead of being done. No marks then.
   virtual bool Recording() const { return false; }

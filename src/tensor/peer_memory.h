@@ -7,6 +7,7 @@
 #include "inferd/result.h"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,8 +62,10 @@ class PeerAccess {
   virtual ~PeerAccess() = default;
 
   /// Makes this rank's memory for the next Open: anew each time, so that no peer of an older
-  /// generation reaches it. kUnavailable: it cannot be shared, and why.
-  virtual Result<PeerCard> Offer() = 0;
+  /// generation reaches it. Waits until the device has done what it was given, `within` that time
+  /// or fails with kDeadlineExceeded: the device is not to be used then. kUnavailable: memory
+  /// cannot be shared, and why.
+  virtual Result<PeerCard> Offer(std::chrono::milliseconds within) = 0;
   /// cards[r] is what rank r's Offer gave. Nobody may use it before all ranks have come back from
   /// this. kUnavailable: a peer's memory is not to be reached, and why.
   virtual Result<std::unique_ptr<PeerMemory>> Open(int rank, std::span<const PeerCard> cards) = 0;

@@ -34,6 +34,12 @@ constexpr std::int64_t kProgressPeriodMs = 100;
 constexpr std::chrono::milliseconds kYieldFor{20};
 constexpr std::chrono::microseconds kLookPeriod{100};
 
+/// Freeing the memory of a device that failed may wait for it for ever; the process's end does not.
+void LeaveToTheProcess(std::unique_ptr<model::Rank> rank) {
+  [[maybe_unused]] static model::Rank* volatile left = nullptr;
+  left = rank.release();
+}
+
 class Worker {
  public:
   Worker(const WorkerOptions& options,
@@ -48,6 +54,9 @@ class Worker {
     reader.join();
     if (rank_ != nullptr) {
       rank_->Drop();
+      if (rank_->broken()) {
+        LeaveToTheProcess(std::move(rank_));
+      }
     }
     return result;
   }
@@ -222,12 +231,12 @@ class Worker {
     faulted_ = false;
     if (rank_ != nullptr) {
       rank_->Drop();
-    }
-    if (abort.release_memory && rank_ != nullptr) {
-      rank_->ReleaseMemory();
-    }
-    if (rank_ != nullptr && rank_->broken()) {
-      return ReportFault(Unavailable("the device did not come to the end of its steps"));
+      if (rank_->broken()) {
+        return ReportFault(Unavailable("the device did not come to the end of its steps"));
+      }
+      if (abort.release_memory) {
+        rank_->ReleaseMemory();
+      }
     }
     client_->Send(rpc::Idle{abort.generation});
     return {};

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "ops/cuda/cuda_select.h"
+#include "ops/cuda/stream_wait.h"
 
 #include <algorithm>
 #include <cstring>
@@ -23,7 +24,9 @@ CudaDevice::CudaDevice(int index,
 
 CudaDevice::~CudaDevice() {
   if (stream_ != nullptr && cudaSetDevice(index_) == cudaSuccess) {
-    (void)cudaStreamSynchronize(stream_);
+    if (AwaitStream(stream_, kDrainFor) == cudaErrorNotReady) {
+      return;  // The process ends it.
+    }
     for (cudaEvent_t event : steps_.ended) {
       if (event != nullptr) {
         (void)cudaEventDestroy(event);

@@ -58,10 +58,14 @@ Result<> CudaDevice::Upload(std::byte* to,
   }
   const std::size_t total = bytes * static_cast<std::size_t>(rows);
   std::size_t turn = 0;
+  Result<> waited;
   for (std::size_t done = 0; done < total && Use(); ++turn) {
     Memory& half = upload_[turn % 2];
     if (turn >= 2) {
-      Check(cudaEventSynchronize(sent[turn % 2]), "uploading weights");
+      waited = Conclude(queue_.WaitFor(sent[turn % 2]));
+      if (!waited.ok()) {
+        break;
+      }
     }
     const std::size_t piece = std::min(total - done, half.bytes());
     for (std::size_t filled = 0; filled < piece;) {
@@ -76,7 +80,9 @@ Result<> CudaDevice::Upload(std::byte* to,
     Check(cudaEventRecord(sent[turn % 2], stream_), "uploading weights");
     done += piece;
   }
-  Result<> waited = Wait();
+  if (waited.ok()) {
+    waited = Wait();
+  }
   for (const cudaEvent_t event : sent) {
     (void)cudaEventDestroy(event);
   }

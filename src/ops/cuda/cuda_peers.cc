@@ -4,12 +4,11 @@
 #include "base/error.h"
 #include "kernels/all_reduce/all_reduce_cuda.h"
 #include "kernels/all_reduce/gather_cuda.h"
+#include "ops/cuda/stream_wait.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -39,7 +38,6 @@ namespace k = kernels::cuda;
 
 constexpr std::int64_t kKiB = 1024;
 constexpr std::int64_t kMaxFloats = 1024 * kKiB / static_cast<std::int64_t>(sizeof(float));
-constexpr std::chrono::milliseconds kDrainFor{1'500};
 
 // The longest messages, in bytes. On H100s one-shot takes 10 us for 512 KiB over 4 ranks and 14 for
 // 1 MiB, NCCL 21 and 23; with 8 ranks such kernels win up to some 64 KiB against the library's best
@@ -128,6 +126,17 @@ struct Reached {
   }
 };
 
+/// What is not to be freed before the process ends.
+void LeaveToTheProcess(Reached reached) {
+  struct Left {
+    std::mutex mutex;
+    std::vector<Reached> all;
+  };
+  static Left& left = *std::make_unique<Left>().release();
+  const std::lock_guard lock(left.mutex);
+  left.all.push_back(std::move(reached));
+}
+
 class CudaPeerMemory final : public tensor::PeerMemory {
  public:
   CudaPeerMemory(int index, cudaStream_t stream, Reached reached, std::uint32_t* abort)
@@ -144,12 +153,11 @@ class CudaPeerMemory final : public tensor::PeerMemory {
       return;
     }
     Abort();
-    const auto began = std::chrono::steady_clock::now();
-    while (cudaStreamQuery(stream_) == cudaErrorNotReady) {
-      if (std::chrono::steady_clock::now() - began > kDrainFor) {
-        return;  // The device fails, and its worker ends. Kernels may still read the word.
-      }
-      ::poll(nullptr, 0, 1);
+    if (AwaitStream(stream_, kDrainFor) == cudaErrorNotReady) {
+      // The device fails, and its worker ends. Kernels may still read all of it, the word too; and
+      // freeing would wait for them.
+      LeaveToTheProcess(std::move(reached_));
+      return;
     }
     (void)cudaFreeHost(abort_);
   }
@@ -278,7 +286,7 @@ Result<std::byte*> Reach(const Card& card, std::size_t peer, int own_index, Reac
 
 }  // namespace
 
-Result<tensor::PeerCard> CudaPeers::Offer() {
+Result<tensor::PeerCard> CudaPeers::Offer(std::chrono::milliseconds within) {
   offered_ = nullptr;
   Card card;
   cudaDeviceProp properties{};
@@ -297,7 +305,11 @@ Result<tensor::PeerCard> CudaPeers::Offer() {
   offered_ = std::make_shared<PeerRegion>(index_, static_cast<std::byte*>(data));
   error = cudaMemsetAsync(data, 0, bytes, stream_);
   if (error == cudaSuccess) {
-    error = cudaStreamSynchronize(stream_);
+    error = AwaitStream(stream_, within);
+  }
+  if (error == cudaErrorNotReady) {
+    return DeadlineExceeded("the device is not done with what is before it after {} ms",
+                            within.count());
   }
   if (error == cudaSuccess) {
     error = cudaIpcGetMemHandle(&card.handle, data);

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -21,7 +22,7 @@ class CudaPeers final : public tensor::PeerAccess {
 
   void set_stream(cudaStream_t stream) { stream_ = stream; }
 
-  Result<tensor::PeerCard> Offer() override;
+  Result<tensor::PeerCard> Offer(std::chrono::milliseconds within) override;
   Result<std::unique_ptr<tensor::PeerMemory>> Open(
       int rank, std::span<const tensor::PeerCard> cards) override;
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting with a guard is polling: a stream that waits for a dead peer never ends, and only the
-// host can find that out.
+// Waiting is polling: a stream that waits for a dead peer never ends, and only the host can find
+// that out.
 #include "ops/cuda/cuda_queue.h"
 
 #include "base/error.h"
-
-#include <poll.h>
-#include <sched.h>
+#include "ops/cuda/stream_wait.h"
 
 #include <chrono>
 
@@ -21,20 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxMarks = 512;
-/// A wait yields between looks for this long (most steps are shorter), then sleeps.
-constexpr std::chrono::milliseconds kYieldFor{20};
-/// An aborted collective leaves the stream at once; what is behind it is a step at most. Below the
-/// leader's RankSetOptions::abort_deadline_ms, which ends a worker that does not come to rest.
-constexpr std::chrono::milliseconds kDrainFor{1'500};
-
-void Pause(Clock::time_point began) {
-  if (Clock::now() - began < kYieldFor) {
-    ::sched_yield();
-  } else {
-    const timespec little = {.tv_sec = 0, .tv_nsec = 100'000};
-    ::ppoll(nullptr, 0, &little, nullptr);
-  }
-}
 
 }  // namespace
 
@@ -105,27 +89,33 @@ std::uint64_t CudaQueue::Passed() {
   return passed_;
 }
 
+Result<> CudaQueue::MayWaitOn(std::chrono::nanoseconds waited) {
+  if (guard_ != nullptr) {
+    return guard_->Check(waited);
+  }
+  if (waited > limit_) {
+    return DeadlineExceeded("{} is not done after {} ms", device_id_, limit_.count());
+  }
+  return {};
+}
+
+// The time is taken before the look: on an emulated device it is the look that does the work.
 template <class Query>
 CudaQueue::Waited CudaQueue::Poll(Query query) {
   Waited waited;
   Clock::time_point began = Clock::now();
-  for (;;) {
-    waited.error = waited.given_up ? cudaStreamQuery(stream_) : query();
+  for (;; PauseBetweenLooks(began)) {
+    const Clock::time_point asked = Clock::now();
+    waited.error = query();
     if (waited.error != cudaErrorNotReady) {
       break;
     }
-    if (waited.given_up && Clock::now() - began > kDrainFor) {
-      return waited;
+    (void)cudaGetLastError();  // No error, but some versions keep it as one.
+    if (Result<> whole = MayWaitOn(asked - began); !whole.ok()) {
+      return {AwaitStream(stream_, kDrainFor), whole.error()};
     }
-    if (!waited.given_up) {
-      if (Result<> whole = guard_->Check(Clock::now() - began); !whole.ok()) {
-        waited.given_up = whole.error();
-        began = Clock::now();
-      }
-    }
-    Pause(began);
   }
-  if (!waited.given_up) {
+  if (guard_ != nullptr) {
     // What the queue has done counts only if nobody has ended the group before it.
     waited.given_up = std::exchange(stalled_, std::nullopt);
     if (Result<> whole = guard_->Check(Clock::now() - began); !waited.given_up && !whole.ok()) {
@@ -136,16 +126,10 @@ CudaQueue::Waited CudaQueue::Poll(Query query) {
 }
 
 CudaQueue::Waited CudaQueue::Wait() {
-  if (guard_ == nullptr) {
-    return {cudaStreamSynchronize(stream_), {}};
-  }
   return Poll([this] { return cudaStreamQuery(stream_); });
 }
 
 CudaQueue::Waited CudaQueue::WaitFor(cudaEvent_t event) {
-  if (guard_ == nullptr) {
-    return {cudaEventSynchronize(event), {}};
-  }
   return Poll([event] { return cudaEventQuery(event); });
 }
 

@@ -42,14 +42,15 @@ class CudaQueue final : public tensor::DeviceQueue {
     guard_ = guard;
     stalled_.reset();
   }
+  void SetWaitLimit(std::chrono::milliseconds limit) override { limit_ = limit; }
   bool Recording() const override { return recording_; }
   void DropRecordings() override;
   /// Whether DropRecordings ended the recording under way, since this was last asked.
   bool TakeDropped() { return std::exchange(dropped_, false); }
   tensor::PeerAccess* peers() override { return &peers_; }
 
-  /// How a wait ended: with the stream's error, or given up for the guard's error, and then with
-  /// cudaErrorNotReady when the stream went on nevertheless.
+  /// How a wait ended: with the stream's error, or given up for the guard's error or at the limit,
+  /// and then with cudaErrorNotReady when the stream went on nevertheless.
   struct Waited {
     cudaError_t error = cudaSuccess;
     std::optional<Error> given_up;
@@ -61,9 +62,11 @@ class CudaQueue final : public tensor::DeviceQueue {
   bool Look(cudaEvent_t event, std::chrono::nanoseconds waited);
 
  private:
-  /// Asks `query` until it knows, and the guard; with its error, the whole stream.
+  /// Asks `query` until it knows, and whether to wait on; if not, the whole stream.
   template <class Query>
   Waited Poll(Query query);
+  /// The guard's word; without one, the limit's.
+  Result<> MayWaitOn(std::chrono::nanoseconds waited);
 
   struct Outstanding {
     std::uint64_t mark = 0;
@@ -79,6 +82,7 @@ class CudaQueue final : public tensor::DeviceQueue {
   std::optional<Error> stalled_;  // why a kernel that kept this thread gave up; the next Wait tells
   cudaStream_t stream_ = nullptr;
   tensor::WaitGuard* guard_ = nullptr;
+  std::chrono::milliseconds limit_{60'000};  // of a load's waits; a group brings its own
   std::uint64_t marks_ = 0;
   std::uint64_t passed_ = 0;
   std::deque<Outstanding> outstanding_;

@@ -96,7 +96,10 @@ class TestPeerMemory final : public tensor::PeerMemory {
 /// Memory that may be refused at either end of the exchange.
 class TestAccess final : public tensor::PeerAccess {
  public:
-  Result<tensor::PeerCard> Offer() override {
+  Result<tensor::PeerCard> Offer(std::chrono::milliseconds within) override {
+    if (!comes_to_rest) {
+      return DeadlineExceeded("not done after {} ms", within.count());
+    }
     if (!offers) {
       return Unavailable("no handle");
     }
@@ -111,6 +114,7 @@ class TestAccess final : public tensor::PeerAccess {
     return std::unique_ptr<tensor::PeerMemory>(std::make_unique<TestPeerMemory>());
   }
 
+  bool comes_to_rest = true;
   bool offers = true;
   bool opens = true;
 };
@@ -128,6 +132,7 @@ class TestQueue final : public tensor::DeviceQueue {
   std::uint64_t Mark() override { return ++marks; }
   std::uint64_t Passed() override { return passed; }
   void SetGuard(tensor::WaitGuard*) override {}
+  void SetWaitLimit(std::chrono::milliseconds) override {}
   tensor::PeerAccess* peers() override { return shares ? &access : nullptr; }
   bool Recording() const override { return recording; }
   void DropRecordings() override { ++drops; }
@@ -339,6 +344,17 @@ TEST_F(NcclTest, NoRankUsesMemoryThatOneDoesNotReach) {
   queues_[0]->access.opens = true;
   queues_[0]->shares = false;
   EXPECT_EQ(Join(true, by_nccl), std::vector<std::string>(2));
+}
+
+// Else the group would be whole, and its first step would find out.
+TEST_F(NcclTest, ADeviceThatDoesNotComeToRestDoesNotJoin) {
+  group_.peer_memory = true;
+  queues_[1]->access.comes_to_rest = false;
+  group_.join_deadline = milliseconds(2'000);
+  const auto said = Join(true, [](Communicator& group) { return Say(group.Barrier()); });
+  EXPECT_TRUE(FoundIn(said[1], "join: group tp-of-a-test, rank 1 on * GPU-b: not done after "))
+      << said[1];
+  EXPECT_FALSE(said[0].empty()) << "rank 0 goes on without rank 1";
 }
 
 TEST_F(NcclTest, AnAbortEndsShortMessagesAtOnce) {

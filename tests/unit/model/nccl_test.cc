@@ -5,9 +5,11 @@
 
 #include "comm/nccl_api.h"
 #include "kernels/simt/nccl.h"
+#include "kernels/simt/runtime_api.h"
 #include "ops/device.h"
 #include "unit/comm/spawn.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -75,12 +77,21 @@ struct Meeting {
   }
 };
 
-Result<> JoinGroup(const Meeting& meeting, std::uint64_t generation, int rank, Joined* joined) {
+void LeaveGroup(Joined* joined) {
+  joined->device->queue()->SetGuard(nullptr);
+  joined->group.reset();
+}
+
+Result<> JoinGroup(const Meeting& meeting,
+                   std::uint64_t generation,
+                   int rank,
+                   Joined* joined,
+                   milliseconds within = seconds(20)) {
   GroupOptions options = meeting.options;
   options.generation = generation;
   options.rank = rank;
-  joined->device->queue()->SetGuard(nullptr);
-  joined->group.reset();
+  options.join_deadline = within;
+  LeaveGroup(joined);
   INFERD_ASSIGN(std::unique_ptr<Communicator> host,
                 JoinTcp(options,
                         *meeting.listeners[static_cast<std::size_t>(rank)],
@@ -252,6 +263,68 @@ TEST(NcclOnDeviceTest, AnAbortEndsAWaitAndLeavesTheDeviceWhole) {
     said += SayUnlessEqual(rank.Download(again), std::vector<float>(8, 4), "the next generation");
     return said + Say(rank.group->Barrier());
   });
+}
+
+/// Work of the device's stream that lasts until Release.
+class Blocked {
+ public:
+  explicit Blocked(ops::Device& device) {
+    const auto stream = static_cast<cudaStream_t>(device.queue()->stream());
+    EXPECT_EQ(simt::EnqueueUntil(stream, [done = done_] { return done->load(); }), cudaSuccess);
+  }
+  ~Blocked() { Release(); }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+  void Release() { *done_ = true; }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> done_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+TEST(NcclOnDeviceTest, ADeviceThatIsNotDoneDoesNotHoldAJoin) {
+  const Meeting meeting(2);
+  OnThreads(meeting, [&](Joined& rank) -> std::string {
+    const int own = rank.group->rank();
+    LeaveGroup(&rank);
+    const auto began = Clock::now();
+    if (own == 1) {
+      // It joins, and finds out that it is alone, or finds out at once.
+      const bool joined = JoinGroup(meeting, 2, own, &rank, milliseconds(1'000)).ok();
+      return joined ? WaitUntilAPeerIsGone(*rank.group) : "";
+    }
+    Blocked blocked(*rank.device);
+    std::string said = SayUnless(JoinGroup(meeting, 2, own, &rank, milliseconds(1'000)),
+                                 Code::kDeadlineExceeded,
+                                 "rank 0 on * EMU-0: *not done with what is before it");
+    blocked.Release();
+    said += Say(rank.device->Wait());
+    return said + (Clock::now() - began < seconds(10) ? "" : "the join took its time; ");
+  });
+}
+
+TEST(NcclOnDeviceTest, AGroupEndsOnADeviceThatDoesNotComeToItsEnd) {
+  OnThreads(Meeting(2), [](Joined& rank) -> std::string {
+    if (rank.group->rank() == 1) {
+      return WaitUntilAPeerIsGone(*rank.group);
+    }
+    Blocked blocked(*rank.device);
+    const auto began = Clock::now();
+    LeaveGroup(&rank);
+    return Clock::now() - began < seconds(10) ? "" : "it took its time; ";
+  });
+}
+
+TEST(AloneOnDeviceTest, AWaitEndsAtItsLimitWhereNobodyGuardsIt) {
+  auto device = ops::MakeDevice("cuda-emu", 1, {});
+  ASSERT_TRUE(device.ok()) << device.error().message();
+  (*device)->queue()->SetWaitLimit(std::chrono::milliseconds(50));
+  Blocked blocked(**device);
+  const auto began = Clock::now();
+  EXPECT_EQ(
+      SayUnless((*device)->Wait(), Code::kInternal, "EMU-0 is not done after 50 ms*worker ends"),
+      "");
+  EXPECT_LT(Clock::now() - began, seconds(5));
+  EXPECT_TRUE((*device)->Broken());
 }
 
 TEST(NcclOnDeviceTest, ShortMessagesGoThroughTheDevicesMemory) {
