@@ -33,10 +33,11 @@ struct ThenNorm {
   float* y = nullptr;
 };
 
-/// Of one group and one generation. Every call adds one launch to the device's queue; false, at all
-/// ranks alike: the message is longer than this is good for, and nothing has been done. kInternal:
-/// the launch failed. The device's thread, but for Abort. All ranks call the same with the same
-/// sizes.
+/// Of one group and one generation, which this rank's device has left when it is destroyed; what
+/// peers may still read then is freed later (PeerAccess). Every call adds one launch to the
+/// device's queue; false, at all ranks alike: the message is longer than this is good for, and
+/// nothing has been done. kInternal: the launch failed. The device's thread, but for Abort. All
+/// ranks call the same with the same sizes.
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
@@ -56,15 +57,19 @@ class PeerMemory {
 /// What a rank shows its peers so that they reach its memory.
 using PeerCard = std::array<std::byte, 128>;
 
-/// Owned by the device. One thread: the device's.
+/// Owned by the device, for one group of it at a time. One thread: the device's. A rank's own
+/// memory of a generation that ended is freed once all ranks have offered some for a later one:
+/// peers that stayed longer may have read it till then. Without a later one it is the process's end
+/// that frees it, where other processes reach it.
 class PeerAccess {
  public:
   virtual ~PeerAccess() = default;
 
   /// Makes this rank's memory for the next Open: anew each time, so that no peer of an older
   /// generation reaches it. Waits until the device has done what it was given, `within` that time
-  /// or fails with kDeadlineExceeded: the device is not to be used then. kUnavailable: memory
-  /// cannot be shared, and why.
+  /// or fails with kDeadlineExceeded: the device is not to be used then. So a rank that shows its
+  /// card reads its peers' older memory no more; nothing of older generations may be given to the
+  /// device from then on. kUnavailable: memory cannot be shared, and why.
   virtual Result<PeerCard> Offer(std::chrono::milliseconds within) = 0;
   /// cards[r] is what rank r's Offer gave. Nobody may use it before all ranks have come back from
   /// this. kUnavailable: a peer's memory is not to be reached, and why.

@@ -30,6 +30,7 @@ struct PeerRegion {
 
   const int index;
   std::byte* const data;
+  bool shown = false;  // to other processes, which may have opened it
 };
 
 namespace {
@@ -112,7 +113,7 @@ int IndexOf(const char (&uuid)[16]) {
 
 /// Peers' memory as long as it is used.
 struct Reached {
-  std::vector<std::shared_ptr<PeerRegion>> held;  // own, and of the same process
+  std::vector<std::shared_ptr<PeerRegion>> held;  // the own first, then those of the same process
   std::vector<void*> opened;
   k::PeerRegions regions;
 
@@ -139,8 +140,15 @@ void LeaveToTheProcess(Reached reached) {
 
 class CudaPeerMemory final : public tensor::PeerMemory {
  public:
-  CudaPeerMemory(int index, cudaStream_t stream, Reached reached, std::uint32_t* abort)
-      : index_(index),
+  CudaPeerMemory(CudaPeers* owner,
+                 std::uint64_t generation,
+                 int index,
+                 cudaStream_t stream,
+                 Reached reached,
+                 std::uint32_t* abort)
+      : owner_(owner),
+        generation_(generation),
+        index_(index),
         stream_(stream),
         reached_(std::move(reached)),
         abort_(abort),
@@ -160,6 +168,7 @@ class CudaPeerMemory final : public tensor::PeerMemory {
       return;
     }
     (void)cudaFreeHost(abort_);
+    owner_->Retire(generation_, std::move(reached_.held.front()));
   }
   CudaPeerMemory(const CudaPeerMemory&) = delete;
   CudaPeerMemory& operator=(const CudaPeerMemory&) = delete;
@@ -237,6 +246,8 @@ class CudaPeerMemory final : public tensor::PeerMemory {
     return true;
   }
 
+  CudaPeers* const owner_;
+  const std::uint64_t generation_;
   const int index_;
   const cudaStream_t stream_;
   Reached reached_;
@@ -287,10 +298,18 @@ Result<std::byte*> Reach(const Card& card, std::size_t peer, int own_index, Reac
 }  // namespace
 
 Result<tensor::PeerCard> CudaPeers::Offer(std::chrono::milliseconds within) {
-  offered_ = nullptr;
+  ++offers_;
   Card card;
   cudaDeviceProp properties{};
   cudaError_t error = cudaSetDevice(index_);
+  if (error == cudaSuccess) {
+    error = AwaitStream(stream_, within);
+  }
+  if (error == cudaErrorNotReady) {
+    return DeadlineExceeded("the device is not done with what is before it after {} ms",
+                            within.count());
+  }
+  offered_ = nullptr;  // That was opened by nobody.
   if (error == cudaSuccess) {
     error = cudaGetDeviceProperties(&properties, index_);
   }
@@ -308,7 +327,7 @@ Result<tensor::PeerCard> CudaPeers::Offer(std::chrono::milliseconds within) {
     error = AwaitStream(stream_, within);
   }
   if (error == cudaErrorNotReady) {
-    return DeadlineExceeded("the device is not done with what is before it after {} ms",
+    return DeadlineExceeded("the device has not cleared what peers reach after {} ms",
                             within.count());
   }
   if (error == cudaSuccess) {
@@ -331,16 +350,31 @@ Result<tensor::PeerCard> CudaPeers::Offer(std::chrono::milliseconds within) {
 
 Result<std::unique_ptr<tensor::PeerMemory>> CudaPeers::Open(
     int rank, std::span<const tensor::PeerCard> cards) {
-  Reached reached;
-  reached.held.push_back(std::exchange(offered_, nullptr));
-  if (reached.held.back() == nullptr || cards.size() > k::kMaxReduceRanks) {
+  const std::shared_ptr<PeerRegion> own = std::exchange(offered_, nullptr);
+  if (own == nullptr || cards.size() > k::kMaxReduceRanks) {
     return Unavailable("{} ranks; {} at most reach each other's memory",
                        cards.size(),
                        static_cast<int>(k::kMaxReduceRanks));
   }
+  own->shown = std::any_of(cards.begin(), cards.end(), [](const tensor::PeerCard& card) {
+    return CardOf(card).process != ThisProcess();
+  });
+  all_offered_ = offers_;
+  retired_.clear();
+  Result<std::unique_ptr<tensor::PeerMemory>> opened = OpenAll(own, rank, cards);
+  if (!opened.ok()) {
+    Retire(offers_, own);  // Peers may have opened it.
+  }
+  return opened;
+}
+
+Result<std::unique_ptr<tensor::PeerMemory>> CudaPeers::OpenAll(
+    std::shared_ptr<PeerRegion> own, int rank, std::span<const tensor::PeerCard> cards) {
   if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
     return Why("choosing the device", error);
   }
+  Reached reached;
+  reached.held.push_back(std::move(own));
   k::PeerRegions& regions = reached.regions;
   regions.rank = rank;
   regions.ranks = static_cast<int>(cards.size());
@@ -358,7 +392,24 @@ Result<std::unique_ptr<tensor::PeerMemory>> CudaPeers::Open(
   }
   std::memset(abort, 0, sizeof(std::uint32_t));
   return std::unique_ptr<tensor::PeerMemory>(std::make_unique<CudaPeerMemory>(
-      index_, stream_, std::move(reached), static_cast<std::uint32_t*>(abort)));
+      this, offers_, index_, stream_, std::move(reached), static_cast<std::uint32_t*>(abort)));
+}
+
+// A rank that has offered memory for a later generation has left this one.
+void CudaPeers::Retire(std::uint64_t generation, std::shared_ptr<PeerRegion> own) {
+  if (generation >= all_offered_) {
+    retired_.push_back(std::move(own));
+  }
+}
+
+CudaPeers::~CudaPeers() {
+  for (std::shared_ptr<PeerRegion>& own : retired_) {
+    if (own->shown) {
+      Reached last;
+      last.held.push_back(std::move(own));
+      LeaveToTheProcess(std::move(last));
+    }
+  }
 }
 
 }  // namespace inferd::ops::INFERD_CUDA_NAMESPACE

@@ -480,6 +480,57 @@ TEST(NcclOnDeviceTest, AKilledPeerIsNamedWithinSeconds) {
   }
 }
 
+/// Of the emulated device 0, in whole regions of what ranks share.
+std::size_t MegabytesInUse() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  return (total - free) >> 20U;
+}
+
+// What a generation leaves may still be read by a peer that has not heard of its end; whoever has
+// joined a later one reads it no more.
+TEST(NcclOnDeviceTest, MemoryThatAPeerMayReadOutlivesItsGeneration) {
+  const Meeting meeting(2);
+  constexpr int kGenerations = 4;
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    ::alarm(60);
+    auto rank = MakeRank(meeting, 1);
+    bool well = rank.ok();
+    for (int next = 2; well && next <= kGenerations; ++next) {
+      well = JoinGroup(meeting, static_cast<std::uint64_t>(next), 1, &*rank).ok();
+    }
+    ::_exit(well && rank->group->Barrier().ok() ? 0 : 1);
+  }
+  auto device = ops::MakeDevice("cuda-emu:0", 1, {});
+  ASSERT_TRUE(device.ok()) << device.error().message();
+  Joined rank;
+  rank.device = *std::move(device);
+  const std::size_t nothing = MegabytesInUse();
+  ASSERT_EQ(Say(JoinGroup(meeting, 1, 0, &rank)), "");
+  const std::size_t one = MegabytesInUse();
+  EXPECT_GE(one, nothing + 4);
+  LeaveGroup(&rank);
+  EXPECT_EQ(MegabytesInUse(), one) << "the peer is still in the first generation";
+  for (std::uint64_t next = 2; next <= kGenerations; ++next) {
+    // Every second time as a worker does it, who keeps the last group until it is in the next.
+    std::unique_ptr<Communicator> last;
+    if (next % 2 == 0) {
+      rank.device->queue()->SetGuard(nullptr);
+      last = std::move(rank.group);
+    }
+    ASSERT_EQ(Say(JoinGroup(meeting, next, 0, &rank)), "");
+    last.reset();
+    EXPECT_EQ(MegabytesInUse(), one) << "generation " << next;
+  }
+  EXPECT_EQ(Say(rank.group->Barrier()), "");
+  int status = 0;
+  ASSERT_EQ(::waitpid(peer, &status, 0), peer);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 // As above, through memory that the two processes open from each other.
 TEST(NcclOnDeviceTest, APeerThatIsKilledEndsAShortMessage) {
   const Meeting meeting(2);
