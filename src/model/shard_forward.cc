@@ -288,7 +288,8 @@ Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   device_.Quantize(normed_, model_.hidden_size, rows, act.ffn_in);
   std::array<ops::MatMulTask, 4> tasks;
   std::size_t count = 0;
-  tasks[count++] = {w.router.get(), nullptr, router_, model_.moe.num_experts};
+  // Ranks that chose different experts would add up parts of different sums.
+  tasks[count++] = {w.router.get(), nullptr, router_, model_.moe.num_experts, plan_.tp > 1};
   if (w.shared_gate != nullptr) {
     tasks[count++] = {w.shared_gate.get(), nullptr, gate_up_, 2 * shared};
     tasks[count++] = {w.shared_up.get(), nullptr, gate_up_ + shared, 2 * shared};

@@ -20,6 +20,8 @@ struct MatMulTask {
   const float* bias = nullptr;  // [n] or null
   float* y = nullptr;
   std::int64_t ldy = 0;
+  /// All ranks of a group must have the same bits, whatever libraries their hosts have.
+  bool alike = false;
 };
 
 /// Value [i, j] of a stored matrix is multiplied by values[i * groups + j / group_columns], with

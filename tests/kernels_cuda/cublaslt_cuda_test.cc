@@ -142,6 +142,11 @@ struct DeviceProduct {
   std::string description;
 };
 
+struct Asked {
+  bool batch_invariant = false;
+  bool alike = false;
+};
+
 // Two matrices of types a and b [n, k] over the same inputs, y [rows, 2 n], by a device.
 DeviceProduct ByDevice(const char* setting,
                        DType a,
@@ -149,7 +154,7 @@ DeviceProduct ByDevice(const char* setting,
                        std::int64_t rows,
                        std::int64_t n,
                        std::int64_t k,
-                       bool batch_invariant = false) {
+                       const Asked& asked = {}) {
   const RowsSetting set(setting);
   const auto run = [&]() -> Result<DeviceProduct> {
     INFERD_ASSIGN(auto device, MakeDevice(kernels::cuda::kTestDevice, 1, {}));
@@ -168,7 +173,7 @@ DeviceProduct ByDevice(const char* setting,
     limits.pages_per_sequence = 1;
     limits.kv_head_of = head_of;
     limits.head_dim = 64;
-    limits.batch_invariant = batch_invariant;
+    limits.batch_invariant = asked.batch_invariant;
     INFERD_TRY(device->Reserve(limits));
     const auto act = device->NewActivations(rows, k, kActFloat);
     const auto x = RandomFloats(static_cast<std::size_t>(rows * k), 4);
@@ -181,8 +186,8 @@ DeviceProduct ByDevice(const char* setting,
     device->Copy(dx.data(), x.data(), dx.bytes());
     device->Copy(db.data(), bias.data(), db.bytes());
     device->Quantize(dx.floats(), k, rows, act.get());
-    const MatMulTask tasks[] = {{matrices[0].get(), db.floats(), dy.floats(), 2 * n},
-                                {matrices[1].get(), nullptr, dy.floats() + n, 2 * n}};
+    const MatMulTask tasks[] = {{matrices[0].get(), db.floats(), dy.floats(), 2 * n, asked.alike},
+                                {matrices[1].get(), nullptr, dy.floats() + n, 2 * n, asked.alike}};
     device->MatMul(*act, rows, tasks);
     DeviceProduct result;
     std::vector<float> y(dy.bytes() / sizeof(float));
@@ -215,7 +220,8 @@ TEST(CublasLtCuda, TheDeviceHandsItTheProductsOfManyRows) {
     EXPECT_EQ(own.description.find("cuBLASLt"), std::string::npos);
     EXPECT_LT(Difference(library, own), 2e-5) << DTypeName(a) << " " << DTypeName(b);
     EXPECT_EQ(*ByDevice("6", a, b, 5, 20, 64).y, *own.y) << "too few rows";
-    EXPECT_EQ(*ByDevice("1", a, b, 5, 20, 64, true).y, *own.y) << "batch-invariant";
+    EXPECT_EQ(*ByDevice("1", a, b, 5, 20, 64, {.batch_invariant = true}).y, *own.y);
+    EXPECT_EQ(*ByDevice("1", a, b, 5, 20, 64, {.alike = true}).y, *own.y);
   }
 }
 

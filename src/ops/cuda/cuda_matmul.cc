@@ -224,7 +224,7 @@ void CudaDevice::MatMul(const Activations& act,
       MultiplyInOrder(weight, x.data(), rows, task);
     } else if (weight.form() != kActFloat) {
       MatMulBytes(x, rows, task);
-    } else if (Use() && !MultiplyByLibrary(weight, x.data(), rows, task)) {
+    } else if (Use() && (task.alike || !MultiplyByLibrary(weight, x.data(), rows, task))) {
       Check(k::MatMul(
                 weight.Args(), x.data(), x.k(), rows, task.bias, false, task.y, task.ldy, stream_),
             "a product with weights");
