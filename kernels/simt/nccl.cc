@@ -79,6 +79,7 @@ struct Handle {
 };
 
 std::atomic<int> g_error{kSuccess};
+std::atomic<std::uint64_t> g_calls{0};
 
 struct Transfer {
   int peer = 0;
@@ -346,6 +347,7 @@ Result GroupEnd() {
         cudaSuccess) {
       return kInvalidUsage;
     }
+    ++g_calls;
   }
   return pieces.empty() ? kSuccess : kInProgress;
 }
@@ -495,5 +497,7 @@ void* FindNccl(const char* name) {
 }
 
 void SetNcclError(int result) { g_error = result; }
+
+std::uint64_t CountNcclCalls() { return g_calls; }
 
 }  // namespace inferd::simt

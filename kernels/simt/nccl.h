@@ -7,6 +7,8 @@
 // under way) is an error here.
 #pragma once
 
+#include <cstdint>
+
 namespace inferd::simt {
 
 /// The function called `name` in NCCL's C interface; null where it is left out here.
@@ -15,5 +17,9 @@ void* FindNccl(const char* name);
 /// From now on every communicator of this process reports `result` (an ncclResult_t) as its
 /// asynchronous error; 0 ends that.
 void SetNcclError(int result);
+
+/// Collectives and groups of messages that this process has put into its streams or their
+/// recordings.
+std::uint64_t CountNcclCalls();
 
 }  // namespace inferd::simt

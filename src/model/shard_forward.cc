@@ -219,7 +219,7 @@ Result<bool> Shard::NormOwed(std::int64_t rows, const Vector& norm, float* norme
 }
 
 Result<> Shard::BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act) {
-  INFERD_ASSIGN(const bool done, NormOwed(rows, norm, act->Floats()));
+  INFERD_ASSIGN(const bool done, NormOwed(rows, norm, act->FloatsToFill()));
   if (done) {
     return {};
   }

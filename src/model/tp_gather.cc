@@ -26,9 +26,10 @@ Result<> TpGather::Gather(const ops::Activations& mine,
                           std::int64_t rows,
                           ops::Activations* full) {
   if (tp_->device() != nullptr) {
-    if (mine.Floats() != nullptr && full->Floats() != nullptr) {
+    float* const to = full->FloatsToFill();
+    if (mine.Floats() != nullptr && to != nullptr) {
       INFERD_ASSIGN(const bool done,
-                    tp_->device()->ShortGather({mine.Floats(), columns, rows, full->Floats()}));
+                    tp_->device()->ShortGather({mine.Floats(), columns, rows, to}));
       if (done) {
         return {};
       }

@@ -69,9 +69,11 @@ class Activations {
                       std::int64_t first,
                       std::int64_t columns,
                       const std::byte* in) = 0;
-  /// The values themselves, [max_rows, k], where they are kept as floats and nothing else; else
-  /// null.
-  virtual float* Floats() const { return nullptr; }
+  /// The values themselves, [max_rows, k], where they are kept as floats, if beside another form;
+  /// else null.
+  virtual const float* Floats() const { return nullptr; }
+  /// The same, to be filled: what other forms hold is of no account from then on.
+  virtual float* FloatsToFill() { return nullptr; }
 };
 
 class Device {

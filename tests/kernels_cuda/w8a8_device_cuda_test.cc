@@ -161,6 +161,22 @@ TEST_P(W8A8Device, RowsOfOtherRanksAreQuantisedWhole) {
   EXPECT_EQ(y, Multiply(*want));
 }
 
+// Floats that came through the devices' memory: the bytes of the rows before are not theirs.
+TEST_P(W8A8Device, FloatsThatAreFilledAreQuantised) {
+  const Memory x = Upload(RandomFloats(kRows * kK, 29)),
+               other = Upload(RandomFloats(kRows * kK, 30));
+  const auto want = Rows(0), whole = Rows(kActCarried), bytes_only = Rows(0);
+  EXPECT_EQ(bytes_only->FloatsToFill(), nullptr);
+  device_->Quantize(x.floats(), kK, kRows, want.get());
+  device_->Quantize(other.floats(), kK, kRows, whole.get());
+  const auto before = Multiply(*whole);
+  ASSERT_NE(whole->Floats(), nullptr);
+  device_->Copy(whole->FloatsToFill(), x.data(), x.bytes());
+  const auto y = Multiply(*whole);
+  EXPECT_NE(y, before);
+  EXPECT_EQ(y, Multiply(*want));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types,
                          W8A8Device,
                          testing::Values(DType::kI8, DType::kF8E4M3),

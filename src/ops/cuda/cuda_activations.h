@@ -38,7 +38,11 @@ class CudaActivations final : public Activations {
   std::int64_t max_rows() const override { return max_rows_; }
   std::int64_t k() const override { return k_; }
   float* data() const { return data_.floats(); }
-  float* Floats() const override { return HasBytes() ? nullptr : data(); }
+  const float* Floats() const override { return data(); }
+  float* FloatsToFill() override {
+    byte_rows_ = 0;
+    return data();
+  }
   /// The bytes' place; with `floats` also where the same values go as floats, if they are kept.
   bool HasBytes() const { return bytes_.bytes() > 0; }
   kernels::cuda::QuantisedRows Bytes(bool floats) const;
