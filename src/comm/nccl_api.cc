@@ -32,18 +32,6 @@ std::string_view NameOf(NcclResult result) {
   return "a newer error";
 }
 
-template <class Function>
-Result<> Find(const tensor::FindFunction& find,
-              const std::string& library,
-              const char* name,
-              Function* function) {
-  *function = reinterpret_cast<Function>(find(name));
-  if (*function == nullptr) {
-    return Unavailable("{} has no function {}", library, name);
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string NcclVersionText(int version) {
@@ -64,7 +52,7 @@ std::string NcclApi::Describe(NcclResult result, NcclComm comm) const {
 Result<NcclApi> FindNccl(const tensor::FindFunction& find, const std::string& name) {
   NcclApi api;
   NcclResult (*get_version)(int*) = nullptr;
-  INFERD_TRY(Find(find, name, "ncclGetVersion", &get_version));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclGetVersion", &get_version));
   if (const NcclResult result = get_version(&api.version); result != NcclResult::kSuccess) {
     return Unavailable("{} does not tell its version: {}", name, NameOf(result));
   }
@@ -74,18 +62,18 @@ Result<NcclApi> FindNccl(const tensor::FindFunction& find, const std::string& na
                        NcclVersionText(api.version),
                        NcclVersionText(kOldestNccl));
   }
-  INFERD_TRY(Find(find, name, "ncclGetUniqueId", &api.get_unique_id));
-  INFERD_TRY(Find(find, name, "ncclCommInitRankConfig", &api.comm_init_rank_config));
-  INFERD_TRY(Find(find, name, "ncclCommGetAsyncError", &api.comm_get_async_error));
-  INFERD_TRY(Find(find, name, "ncclCommAbort", &api.comm_abort));
-  INFERD_TRY(Find(find, name, "ncclGroupStart", &api.group_start));
-  INFERD_TRY(Find(find, name, "ncclGroupEnd", &api.group_end));
-  INFERD_TRY(Find(find, name, "ncclAllReduce", &api.all_reduce));
-  INFERD_TRY(Find(find, name, "ncclAllGather", &api.all_gather));
-  INFERD_TRY(Find(find, name, "ncclSend", &api.send));
-  INFERD_TRY(Find(find, name, "ncclRecv", &api.recv));
-  INFERD_TRY(Find(find, name, "ncclGetErrorString", &api.get_error_string));
-  INFERD_TRY(Find(find, name, "ncclGetLastError", &api.get_last_error));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclGetUniqueId", &api.get_unique_id));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclCommInitRankConfig", &api.comm_init_rank_config));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclCommGetAsyncError", &api.comm_get_async_error));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclCommAbort", &api.comm_abort));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclGroupStart", &api.group_start));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclGroupEnd", &api.group_end));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclAllReduce", &api.all_reduce));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclAllGather", &api.all_gather));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclSend", &api.send));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclRecv", &api.recv));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclGetErrorString", &api.get_error_string));
+  INFERD_TRY(tensor::LookUp(find, name, "ncclGetLastError", &api.get_last_error));
   return api;
 }
 

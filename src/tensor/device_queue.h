@@ -3,6 +3,7 @@
 // hands NCCL the stream of ops::Device without knowing CUDA.
 #pragma once
 
+#include "base/error.h"
 #include "inferd/result.h"
 #include "tensor/peer_memory.h"
 
@@ -25,6 +26,17 @@ class WaitGuard {
 
 /// Looks a function of a C library up by name; null: it has none.
 using FindFunction = std::function<void*(const char* name)>;
+
+/// *function = the one called `name`; kUnavailable: the library, `whose` name the message has, has
+/// none.
+template <class Function>
+Result<> LookUp(const FindFunction& find,
+                const std::string& whose,
+                const char* name,
+                Function* function) {
+  *function = reinterpret_cast<Function>(find(name));
+  return *function != nullptr ? Result<>() : Unavailable("{} has no function {}", whose, name);
+}
 
 /// Owned by the device. One thread: the device's.
 class DeviceQueue {

@@ -13,22 +13,6 @@
 #endif
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
-namespace {
-
-template <class Function>
-Result<> Find(const tensor::FindFunction& find,
-              const std::string& library,
-              const char* name,
-              Function* function) {
-  *function = reinterpret_cast<Function>(find(name));
-  if (*function == nullptr) {
-    return Unavailable("{} has no function {}", library, name);
-  }
-  return {};
-}
-
-}  // namespace
-
 std::string CublasLtVersionText(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
 }
@@ -36,7 +20,7 @@ std::string CublasLtVersionText(std::size_t version) {
 Result<CublasLtApi> FindCublasLt(const tensor::FindFunction& find, const std::string& name) {
   CublasLtApi api;
   std::size_t (*get_version)() = nullptr;
-  INFERD_TRY(Find(find, name, "cublasLtGetVersion", &get_version));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtGetVersion", &get_version));
   api.version = get_version();
   if (api.version < kOldestCublasLt) {
     return Unavailable("{} is cuBLASLt {}; {} or later is needed",
@@ -44,21 +28,23 @@ Result<CublasLtApi> FindCublasLt(const tensor::FindFunction& find, const std::st
                        CublasLtVersionText(api.version),
                        CublasLtVersionText(kOldestCublasLt));
   }
-  INFERD_TRY(Find(find, name, "cublasLtGetStatusName", &api.status_name));
-  INFERD_TRY(Find(find, name, "cublasLtCreate", &api.create));
-  INFERD_TRY(Find(find, name, "cublasLtDestroy", &api.destroy));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulDescCreate", &api.product_create));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulDescDestroy", &api.product_destroy));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulDescSetAttribute", &api.product_set));
-  INFERD_TRY(Find(find, name, "cublasLtMatrixLayoutCreate", &api.layout_create));
-  INFERD_TRY(Find(find, name, "cublasLtMatrixLayoutDestroy", &api.layout_destroy));
-  INFERD_TRY(Find(find, name, "cublasLtMatrixLayoutSetAttribute", &api.layout_set));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulPreferenceCreate", &api.preference_create));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulPreferenceDestroy", &api.preference_destroy));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulPreferenceSetAttribute", &api.preference_set));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulAlgoGetHeuristic", &api.choose));
-  INFERD_TRY(Find(find, name, "cublasLtMatmulAlgoCheck", &api.check));
-  INFERD_TRY(Find(find, name, "cublasLtMatmul", &api.multiply));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtGetStatusName", &api.status_name));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtCreate", &api.create));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtDestroy", &api.destroy));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmulDescCreate", &api.product_create));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmulDescDestroy", &api.product_destroy));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmulDescSetAttribute", &api.product_set));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatrixLayoutCreate", &api.layout_create));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatrixLayoutDestroy", &api.layout_destroy));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatrixLayoutSetAttribute", &api.layout_set));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmulPreferenceCreate", &api.preference_create));
+  INFERD_TRY(
+      tensor::LookUp(find, name, "cublasLtMatmulPreferenceDestroy", &api.preference_destroy));
+  INFERD_TRY(
+      tensor::LookUp(find, name, "cublasLtMatmulPreferenceSetAttribute", &api.preference_set));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmulAlgoGetHeuristic", &api.choose));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmulAlgoCheck", &api.check));
+  INFERD_TRY(tensor::LookUp(find, name, "cublasLtMatmul", &api.multiply));
   return api;
 }
 
