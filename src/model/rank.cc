@@ -513,11 +513,6 @@ Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
 
 }  // namespace
 
-Result<std::optional<spec::StepResult>> Rank::Run(const spec::StepPlan& plan) {
-  INFERD_TRY(Begin(plan));
-  return Finish();
-}
-
 Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
                                          const LoadProgress& progress) {
   // Bytes of weights are not known yet, but the leader must hear that there is progress.

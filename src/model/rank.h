@@ -70,8 +70,6 @@ class Rank {
   /// True: Finish will not wait, if only because it fails. Looks after the communicators as a wait
   /// would.
   virtual bool IsDone() = 0;
-  /// The whole life of a step, with nothing else under way.
-  Result<std::optional<spec::StepResult>> Run(const spec::StepPlan& plan);
   /// Thread-safe: the tokens that a constrained row may take. Masks of other generations than the
   /// last Join's are dropped.
   virtual void GiveMask(spec::TokenMask mask) = 0;

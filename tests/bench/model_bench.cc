@@ -117,7 +117,8 @@ class Runner {
 
   Result<double> Time(const spec::StepPlan& plan) {
     const auto begin = std::chrono::steady_clock::now();
-    INFERD_TRY(rank_->Run(plan));
+    INFERD_TRY(rank_->Begin(plan));
+    INFERD_TRY(rank_->Finish());
     return SecondsSince(begin);
   }
 

@@ -3,6 +3,7 @@
 #include "unit/model/rank_set.h"
 
 #include "comm/nccl.h"
+#include "unit/model/run_step.h"
 
 #include <algorithm>
 #include <atomic>
@@ -82,7 +83,7 @@ Result<RankSet::Results> RankSet::OnRanks(
 Result<RankSet::Results> RankSet::Run(const std::vector<spec::StepPlan>& plans) {
   return OnRanks([&](Rank& rank, const Collect& collect) -> Result<> {
     for (const spec::StepPlan& plan : plans) {
-      INFERD_ASSIGN(auto result, rank.Run(plan));
+      INFERD_ASSIGN(auto result, RunStep(rank, plan));
       collect(std::move(result));
     }
     return {};

@@ -3,6 +3,7 @@
 #include "model/rank.h"
 
 #include "unit/model/rank_set.h"
+#include "unit/model/run_step.h"
 
 #include <gtest/gtest.h>
 
@@ -242,18 +243,18 @@ TEST(RankTest, RefusesPlansItCannotObey) {
   const auto plans = PlanGeneration({{1, 2, 3}}, {Greedy()}, {.new_tokens = 2});
   spec::StepPlan stale = plans[0];
   stale.generation = 9;
-  EXPECT_FALSE(set->rank(0).Run(stale).ok());
-  ASSERT_TRUE(set->rank(0).Run(plans[0]).ok());
-  EXPECT_FALSE(set->rank(0).Run(plans[0]).ok()) << "the same step twice";
+  EXPECT_FALSE(RunStep(set->rank(0), stale).ok());
+  ASSERT_TRUE(RunStep(set->rank(0), plans[0]).ok());
+  EXPECT_FALSE(RunStep(set->rank(0), plans[0]).ok()) << "the same step twice";
   spec::StepPlan unknown = plans[1];
   unknown.work[0].row = 5;
-  EXPECT_FALSE(set->rank(0).Run(unknown).ok()) << "a row that is not open";
+  EXPECT_FALSE(RunStep(set->rank(0), unknown).ok()) << "a row that is not open";
   EXPECT_FALSE(
       set->rank(0)
           .Join(2, {.tp = std::move(comm::MakeFakeGroup(2)[0]), .ep = {}, .pp = {}, .ids = {}})
           .ok())
       << "a group of two for a plan of one";
-  EXPECT_FALSE(set->rank(0).Run(plans[0]).ok()) << "not joined";
+  EXPECT_FALSE(RunStep(set->rank(0), plans[0]).ok()) << "not joined";
 }
 
 TEST(RankTest, AbortWakesARankThatWaitsForItsPeer) {
@@ -263,7 +264,7 @@ TEST(RankTest, AbortWakesARankThatWaitsForItsPeer) {
   ASSERT_NE(set, nullptr);
   const auto plans = PlanGeneration({{1, 2, 3}}, {Greedy()}, {.new_tokens = 1});
   Result<std::optional<spec::StepResult>> result = std::optional<spec::StepResult>();
-  std::thread waits([&] { result = set->rank(0).Run(plans[0]); });
+  std::thread waits([&] { result = RunStep(set->rank(0), plans[0]); });
   set->rank(0).Abort();
   waits.join();
   ASSERT_FALSE(result.ok());

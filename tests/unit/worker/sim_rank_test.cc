@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "unit/model/run_step.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,14 +81,14 @@ TEST(SimRank, GivesTheScriptAndTakesThePredictedTime) {
   ASSERT_TRUE(rank.ok()) << rank.error().message();
   EXPECT_THAT((*rank)->Describe(), HasSubstr("simulated A10 that runs llama-3.1-8b"));
   ASSERT_TRUE((*rank)->Join(3, {}).ok());
-  auto first = (*rank)->Run(Prefill({11, 7, 13}));
+  auto first = model::RunStep(**rank, Prefill({11, 7, 13}));
   ASSERT_TRUE(first.ok()) << first.error().message();
   ASSERT_TRUE(first->has_value());
   EXPECT_EQ((*first)->sampled.at(0).token, 11);
   const std::int64_t began_ns = base::SteadyClock::Get().NowNs();
   std::vector<std::int32_t> tokens;
   for (int i = 0; i < 3; ++i) {
-    auto next = (*rank)->Run(Decode(i + 1, 3 + i));
+    auto next = model::RunStep(**rank, Decode(i + 1, 3 + i));
     ASSERT_TRUE(next.ok());
     tokens.push_back((*next)->sampled.at(0).token);
     EXPECT_GT((*next)->compute_ns, 500'000);
@@ -103,7 +104,7 @@ TEST(SimRank, AnAbortEndsAStepThatWouldTakeLong) {
   ASSERT_TRUE((*rank)->Join(3, {}).ok());
   const auto prompt = std::vector<std::int32_t>(512, 9);
   std::thread aborter([&] { (*rank)->Abort(); });
-  const auto ended = (*rank)->Run(Prefill(prompt));
+  const auto ended = model::RunStep(**rank, Prefill(prompt));
   aborter.join();
   ASSERT_FALSE(ended.ok());
   EXPECT_EQ(ended.error().code(), Code::kAborted);
@@ -121,7 +122,7 @@ TEST(SimRank, AConstrainedRowTakesWhatItsMaskAllows) {
   mask.kind = spec::TokenMask::Kind::kOnly;
   mask.tokens = {42, 43};
   (*rank)->GiveMask(mask);
-  const auto result = (*rank)->Run(plan);
+  const auto result = model::RunStep(**rank, plan);
   ASSERT_TRUE(result.ok()) << result.error().message();
   EXPECT_EQ((*result)->sampled.at(0).token, 42);
 }
@@ -132,7 +133,7 @@ TEST(SimRank, RefusesWhatIsNoProfile) {
   EXPECT_FALSE(MakeSimRank(Request("sim:H100/no-such-model")).ok());
   auto rank = MakeSimRank(Request("sim:H100"));
   ASSERT_TRUE(rank.ok());
-  EXPECT_FALSE((*rank)->Run(Prefill({1})).ok());  // not joined
+  EXPECT_FALSE(model::RunStep(**rank, Prefill({1})).ok());  // not joined
 }
 
 }  // namespace
