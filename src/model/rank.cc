@@ -2,202 +2,20 @@
 // The life of a step on one rank: apply the plan, gather inputs, run the layers, hand on or sample.
 // On a device of its own a step whose samples are drawn there is queued as a whole: the next one
 // may begin, with the tokens of this one still on the device, before the host has them.
-#include "model/rank.h"
-
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "model/kv_cache.h"
-#include "model/mask_box.h"
-#include "model/row_table.h"
-#include "model/shard.h"
-#include "model/step_sampler.h"
-#include "model/weights.h"
-#include "store/model.h"
+#include "model/rank_impl.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 namespace inferd::model {
 namespace {
-
-/// Watches the groups of a rank while its device works.
-class CommsGuard final : public tensor::WaitGuard {
- public:
-  void Watch(const RankComms& comms) {
-    groups_.clear();
-    for (comm::Communicator* comm : {comms.tp.get(), comms.ep.get(), comms.pp.get()}) {
-      if (comm != nullptr && comm->device() != nullptr) {
-        groups_.push_back(comm);
-      }
-    }
-  }
-  bool empty() const { return groups_.empty(); }
-
-  Result<> Check(std::chrono::nanoseconds waited) override {
-    for (comm::Communicator* broken : groups_) {
-      Result<> whole = broken->device()->Check(waited);
-      if (whole.ok()) {
-        continue;
-      }
-      // What waits in the queue may be of any of them.
-      for (comm::Communicator* group : groups_) {
-        group->Abort();
-        (void)group->device()->Check(waited);
-      }
-      return whole;
-    }
-    return {};
-  }
-
- private:
-  std::vector<comm::Communicator*> groups_;
-};
-
-class RankImpl final : public Rank {
- public:
-  RankImpl(const spec::LoadRequest& request,
-           store::Model model,
-           std::unique_ptr<ops::Device> device,
-           std::unique_ptr<Shard> shard,
-           const RowLimits& limits)
-      : plan_(request.shard),
-        model_(std::move(model)),
-        device_(std::move(device)),
-        shard_(std::move(shard)),
-        rows_(limits, request.shard.is_sampler()),
-        page_tokens_(limits.page_tokens),
-        masks_(static_cast<std::size_t>(limits.max_num_seqs)),
-        sampler_(*shard_,
-                 *device_,
-                 rows_,
-                 masks_,
-                 {.group = request.shard.group,
-                  .is_sampler = request.shard.is_sampler(),
-                  .vocab = model_.spec.vocab_size,
-                  .max_model_len = limits.max_model_len}) {}
-
-  Result<> Reserve() { return plan_.is_sampler() ? sampler_.Reserve() : Result<>(); }
-
-  ~RankImpl() override {
-    if (!under_way_.empty()) {
-      Abort();  // Else a collective without a peer would keep the device for ever.
-      Drop();
-    }
-    SetGuard(nullptr);  // It ends before the groups and the device do.
-  }
-
-  Result<> Join(std::uint64_t generation, RankComms comms) override;
-  Result<> Begin(const spec::StepPlan& plan) override;
-  bool MayBegin(const spec::StepPlan& plan) const override;
-  Result<std::optional<spec::StepResult>> Finish() override;
-  std::size_t num_under_way() const override { return under_way_.size(); }
-  bool IsDone() override {
-    return under_way_.empty() || !under_way_.front().queued ||
-           device_->IsStepDone(under_way_.front().on_device);
-  }
-  void Drop() override;
-  void GiveMask(spec::TokenMask mask) override { masks_.Give(std::move(mask)); }
-  void ReleaseMemory() override {
-    Drop();
-    joined_ = false;
-    shard_->ReleaseKv();
-  }
-  void Abort() override;
-
-  tensor::DeviceQueue* queue() override { return device_->queue(); }
-  bool broken() const override { return device_->Broken(); }
-  std::int64_t page_tokens() const override { return page_tokens_; }
-  RankMemory memory() const override {
-    return {shard_->weight_bytes(), shard_->activation_bytes(), shard_->kv().bytes()};
-  }
-  ops::GraphCounts graph_counts() const override { return device_->graph_counts(); }
-  std::int64_t copied_logit_rows() const override { return shard_->copied_logit_rows(); }
-  std::string Describe() const override {
-    return fmt::format("rank {} on {}: layers [{}, {}), query heads [{}, {}), experts [{}, {})",
-                       plan_.rank,
-                       device_->Describe(),
-                       plan_.layers.begin,
-                       plan_.layers.end,
-                       plan_.q_heads.begin,
-                       plan_.q_heads.end,
-                       plan_.experts.begin,
-                       plan_.experts.end);
-  }
-
- private:
-  struct PendingIds {
-    std::int64_t step = 0;
-    std::vector<TokenPlace> places;
-  };
-
-  /// A step that has begun.
-  struct UnderWay {
-    bool queued = false;  // on the device; else it is done
-    std::int64_t began_ns = 0;
-    std::uint64_t on_device = 0;  // as Device::EndStep calls it
-    std::size_t out = 0;          // as Shard::step
-    std::vector<TokenPlace> places;
-    spec::StepResult result;
-  };
-
-  // The ids group exists where some first-stage rank of the group is not the sampler.
-  bool needs_ids_group() const {
-    return (plan_.has_embedding || plan_.is_sampler()) && (plan_.tp > 1 || plan_.pp > 1);
-  }
-  bool receives_ids() const { return plan_.has_embedding && !plan_.is_sampler(); }
-  int ids_size() const { return plan_.pp > 1 ? plan_.tp + 1 : plan_.tp; }
-
-  void SetGuard(tensor::WaitGuard* guard) {
-    if (device_->queue() != nullptr) {
-      device_->queue()->SetGuard(guard);
-    }
-  }
-  /// What the device can be given as a whole; the same on all ranks of a group.
-  bool IsForDevice(const spec::StepPlan& plan) const;
-  Result<> BeginStep(const spec::StepPlan& plan, UnderWay* step);
-  Result<> QueueRest(UnderWay* step);
-  Result<> RunRest(const spec::StepPlan& plan, UnderWay* step);
-  Result<> FinishStep(UnderWay* step);
-  void EndAt(std::int64_t now_ns, UnderWay* step);
-  /// Nothing of a failed step stays on the device: the next generation begins on an idle one.
-  void GiveUp();
-  Result<> CheckOrder(const spec::StepPlan& plan) const;
-  Result<> ReceiveIds(std::int64_t through_step);
-  Result<> GatherInputs(std::int64_t step);
-  Result<> SendHidden();
-  Result<> ListEmbeddings(spec::StepResult* result);
-  Result<> SendIds();
-
-  const spec::ShardPlan plan_;
-  const store::Model model_;  // the embedding is read from its mapping
-  const std::unique_ptr<ops::Device> device_;
-  const std::unique_ptr<Shard> shard_;
-  RowTable rows_;
-  const std::int64_t page_tokens_;
-  MaskBox masks_;  // used by the reader thread too
-  StepSampler sampler_;
-
-  std::mutex comms_mutex_;  // Abort against Join
-  RankComms comms_;
-  CommsGuard guard_;
-  std::uint64_t generation_ = 0;
-  std::int64_t last_step_ = -1;
-  bool joined_ = false;
-  bool queues_steps_ = false;  // in this generation
-  std::deque<UnderWay> under_way_;
-  std::int64_t last_end_ns_ = 0;
-
-  StepBatch batch_;
-  std::deque<PendingIds> pending_;
-  std::vector<std::int32_t> ids_;  // received
-};
 
 Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int size, int rank) {
   const int actual_size = comm != nullptr ? comm->size() : 1;
@@ -213,6 +31,8 @@ Result<> CheckSize(const comm::Communicator* comm, std::string_view name, int si
   }
   return {};
 }
+
+}  // namespace
 
 Result<> RankImpl::Join(std::uint64_t generation, RankComms comms) {
   Drop();
@@ -487,83 +307,6 @@ Result<> RankImpl::SendIds() {
     INFERD_TRY(comms_.ids->Send(std::as_bytes(sampler_.ids()), peer));
   }
   return {};
-}
-
-// A plan made for another model, or by a bug of the leader, must not index out of bounds.
-Result<> CheckShard(const spec::ModelSpec& model, const spec::ShardPlan& plan) {
-  const auto inside = [](const spec::Range& range, std::int64_t limit) {
-    return range.begin >= 0 && range.begin <= range.end && range.end <= limit;
-  };
-  const spec::MoeSpec& moe = model.moe;
-  const bool fits = inside(plan.layers, model.num_layers) && plan.layers.size() > 0 &&
-                    inside(plan.vocab, model.vocab_size) && inside(plan.q_heads, model.num_heads) &&
-                    plan.q_heads.size() > 0 && inside(plan.kv_heads, model.num_kv_heads) &&
-                    plan.kv_heads.size() > 0 && inside(plan.ffn, model.intermediate_size) &&
-                    inside(plan.experts, moe.num_experts) &&
-                    inside(plan.expert_ffn, moe.expert_intermediate_size) &&
-                    inside(plan.shared_ffn, moe.shared_intermediate_size) && plan.tp >= 1 &&
-                    plan.pp >= 1 && plan.ep >= 1 && plan.has_embedding == (plan.stage == 0) &&
-                    plan.has_head == (plan.stage == plan.pp - 1);
-  if (!fits) {
-    return InvalidArgument(
-        "the shard plan of rank {} does not fit the model {}", plan.rank, model.name);
-  }
-  return {};
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
-                                         const LoadProgress& progress) {
-  // Bytes of weights are not known yet, but the leader must hear that there is progress.
-  const auto alive = [&] {
-    if (progress) {
-      progress(0, 1);
-    }
-    return true;
-  };
-  INFERD_ASSIGN(std::unique_ptr<ops::Device> device,
-                ops::MakeDevice(request.device, request.threads, request.cpus, request.bf16_dot));
-  INFERD_ASSIGN(store::PartialModel source,
-                store::PartialModel::Open(
-                    request.model_path, request.quantization, alive, device->TakesScales()));
-  store::Model& model = source.model();
-  INFERD_TRY(CheckShard(model.spec, request.shard));
-  if (!source.whole()) {
-    INFERD_ASSIGN(auto bytes, BytesOfShard(model, request.shard, *device));
-    const auto scales = BytesOfKvScales(model, request.shard);
-    bytes.insert(bytes.end(), scales.begin(), scales.end());
-    INFERD_TRY(source.Provide(bytes));
-  }
-  LoadWeightsOptions load_options;
-  load_options.threads = request.threads;
-  load_options.progress = progress;
-  INFERD_ASSIGN(ShardWeights weights, LoadWeights(model, request.shard, *device, load_options));
-  ShardOptions options;
-  options.max_batched_tokens = request.max_batched_tokens;
-  options.max_num_seqs = request.max_num_seqs;
-  options.max_model_len =
-      request.max_model_len > 0 ? request.max_model_len : model.spec.max_position;
-  options.kv_pages = request.kv_pages;
-  options.kv_type = KvTypeOf(request.kv_dtype, model.spec);
-  if (options.kv_type == ops::KvType::kFp8) {
-    INFERD_ASSIGN(options.kv_scales, ReadKvScales(model, request.shard));
-  }
-  options.cuda_graph_sizes = request.cuda_graph_sizes;
-  options.batch_invariant = request.batch_invariant;
-  INFERD_ASSIGN(std::unique_ptr<Shard> shard,
-                Shard::Make(model.spec, request.shard, std::move(weights), *device, options));
-  RowLimits limits;
-  limits.group = request.shard.group;
-  limits.max_num_seqs = request.max_num_seqs;
-  limits.max_batched_tokens = request.max_batched_tokens;
-  limits.max_model_len = options.max_model_len;
-  limits.kv_pages = request.kv_pages;
-  limits.page_tokens = device->PageTokens();
-  auto rank = std::make_unique<RankImpl>(
-      request, std::move(model), std::move(device), std::move(shard), limits);
-  INFERD_TRY(rank->Reserve());
-  return std::unique_ptr<Rank>(std::move(rank));
 }
 
 }  // namespace inferd::model
