@@ -196,9 +196,11 @@ class Shard {
   Result<> ExchangeOwed(std::int64_t rows);
   /// What is owed exchanged, added, and normed into `normed`, in one launch; false: not done.
   Result<bool> NormOwed(std::int64_t rows, const Vector& norm, float* normed);
-  /// act = RMS norm of x_, with what is owed added to it.
-  Result<> BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act);
-  Result<> BeginBlock(std::int64_t rows, const Vector& norm, float* normed);
+  /// act, or where that is null `normed`, = RMS norm of x_, with what is owed added to it.
+  Result<> BeginBlock(std::int64_t rows,
+                      const Vector& norm,
+                      ops::Activations* act,
+                      float* normed = nullptr);
   /// On the device: place 0 of the last Forward's step.
   std::int32_t* DrawnOfStep();
   Result<> AllReduce(float* data, std::int64_t rows);

@@ -218,34 +218,24 @@ Result<bool> Shard::NormOwed(std::int64_t rows, const Vector& norm, float* norme
   return done;
 }
 
-Result<> Shard::BeginBlock(std::int64_t rows, const Vector& norm, ops::Activations* act) {
-  INFERD_ASSIGN(const bool done, NormOwed(rows, norm, act->FloatsToFill()));
+Result<> Shard::BeginBlock(std::int64_t rows,
+                           const Vector& norm,
+                           ops::Activations* act,
+                           float* normed) {
+  INFERD_ASSIGN(const bool done,
+                NormOwed(rows, norm, act != nullptr ? act->FloatsToFill() : normed));
   if (done) {
     return {};
   }
   const auto eps = static_cast<float>(model_.norm_eps);
   if (owed_ == Owed::kNothing) {
-    device_.RmsNorm(x_, norm.data(), eps, rows, model_.hidden_size, act);
+    act != nullptr ? device_.RmsNorm(x_, norm.data(), eps, rows, model_.hidden_size, act)
+                   : device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
     return {};
   }
   INFERD_TRY(ExchangeOwed(rows));
-  device_.AddRmsNorm({x_, y_, norm.data(), eps, rows, model_.hidden_size}, act);
-  owed_ = Owed::kNothing;
-  return {};
-}
-
-Result<> Shard::BeginBlock(std::int64_t rows, const Vector& norm, float* normed) {
-  INFERD_ASSIGN(const bool done, NormOwed(rows, norm, normed));
-  if (done) {
-    return {};
-  }
-  const auto eps = static_cast<float>(model_.norm_eps);
-  if (owed_ == Owed::kNothing) {
-    device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
-    return {};
-  }
-  INFERD_TRY(ExchangeOwed(rows));
-  device_.AddRmsNormFloat({x_, y_, norm.data(), eps, rows, model_.hidden_size}, normed);
+  const ops::AddNormTask task = {x_, y_, norm.data(), eps, rows, model_.hidden_size};
+  act != nullptr ? device_.AddRmsNorm(task, act) : device_.AddRmsNormFloat(task, normed);
   owed_ = Owed::kNothing;
   return {};
 }
@@ -284,7 +274,7 @@ Result<> Shard::MoeInput(std::int64_t layer, std::int64_t rows) {
   const LayerWeights& w = weights_.layers[index];
   const LayerActivations& act = layer_act_[index];
   const std::int64_t shared = plan_.shared_ffn.size();
-  INFERD_TRY(BeginBlock(rows, w.ffn_norm, normed_));
+  INFERD_TRY(BeginBlock(rows, w.ffn_norm, nullptr, normed_));
   device_.Quantize(normed_, model_.hidden_size, rows, act.ffn_in);
   std::array<ops::MatMulTask, 4> tasks;
   std::size_t count = 0;
