@@ -71,52 +71,22 @@ __global__ void __launch_bounds__(kThreads) LayerNormKernel(const float* x_rows,
   }
 }
 
-}  // namespace
-
-Status RmsNorm(const float* x,
-               std::int64_t ldx,
-               const float* weight,
-               float eps,
-               std::int64_t rows,
-               std::int64_t k,
-               float* y,
-               std::int64_t ldy,
-               Stream stream) {
+template <bool kResidual>
+Status Norm(float* x,
+            std::int64_t ldx,
+            const float* add,
+            std::int64_t ldadd,
+            const float* weight,
+            float eps,
+            std::int64_t rows,
+            std::int64_t k,
+            float* y,
+            std::int64_t ldy,
+            Stream stream) {
   if (rows == 0) {
     return Status::kOk;
   }
-  // Without a residual x is only read.
-  return LAUNCH_KERNEL(RmsNormKernel<false>,
-                       dim3(static_cast<unsigned>(rows)),
-                       dim3(kThreads),
-                       0,
-                       stream,
-                       const_cast<float*>(x),
-                       ldx,
-                       static_cast<const float*>(nullptr),
-                       std::int64_t{0},
-                       weight,
-                       eps,
-                       static_cast<int>(k),
-                       y,
-                       ldy);
-}
-
-Status AddRmsNorm(float* x,
-                  std::int64_t ldx,
-                  const float* add,
-                  std::int64_t ldadd,
-                  const float* weight,
-                  float eps,
-                  std::int64_t rows,
-                  std::int64_t k,
-                  float* y,
-                  std::int64_t ldy,
-                  Stream stream) {
-  if (rows == 0) {
-    return Status::kOk;
-  }
-  return LAUNCH_KERNEL(RmsNormKernel<true>,
+  return LAUNCH_KERNEL(RmsNormKernel<kResidual>,
                        dim3(static_cast<unsigned>(rows)),
                        dim3(kThreads),
                        0,
@@ -130,6 +100,35 @@ Status AddRmsNorm(float* x,
                        static_cast<int>(k),
                        y,
                        ldy);
+}
+
+}  // namespace
+
+Status RmsNorm(const float* x,
+               std::int64_t ldx,
+               const float* weight,
+               float eps,
+               std::int64_t rows,
+               std::int64_t k,
+               float* y,
+               std::int64_t ldy,
+               Stream stream) {
+  // Without a residual x is only read.
+  return Norm<false>(const_cast<float*>(x), ldx, nullptr, 0, weight, eps, rows, k, y, ldy, stream);
+}
+
+Status AddRmsNorm(float* x,
+                  std::int64_t ldx,
+                  const float* add,
+                  std::int64_t ldadd,
+                  const float* weight,
+                  float eps,
+                  std::int64_t rows,
+                  std::int64_t k,
+                  float* y,
+                  std::int64_t ldy,
+                  Stream stream) {
+  return Norm<true>(x, ldx, add, ldadd, weight, eps, rows, k, y, ldy, stream);
 }
 
 Status LayerNorm(const float* x,

@@ -137,6 +137,33 @@ auto GateKernel(Gate kind) {
                                    : &GateMulQuantisedKernel<kType, Gate::kGelu>;
 }
 
+// Launches the kernel of out's type with a block for each row; `inputs` come before k and `out`.
+template <class Kernel, class... Inputs>
+Status ForRows(Kernel int8,
+               Kernel fp8,
+               int threads,
+               std::int64_t rows,
+               std::int64_t k,
+               const QuantisedRows& out,
+               Stream stream,
+               Inputs... inputs) {
+  if (!Fits(k, out)) {
+    return Status::kInvalidValue;
+  }
+  if (rows == 0) {
+    return Status::kOk;
+  }
+  const Kernel kernel = out.type == ByteType::kInt8 ? int8 : fp8;
+  return LAUNCH_KERNEL(kernel,
+                       dim3(static_cast<unsigned>(rows)),
+                       dim3(static_cast<unsigned>(threads)),
+                       0,
+                       stream,
+                       inputs...,
+                       static_cast<int>(k),
+                       out);
+}
+
 }  // namespace
 
 Status QuantiseRows(const float* x,
@@ -145,23 +172,15 @@ Status QuantiseRows(const float* x,
                     std::int64_t k,
                     const QuantisedRows& out,
                     Stream stream) {
-  if (!Fits(k, out)) {
-    return Status::kInvalidValue;
-  }
-  if (rows == 0) {
-    return Status::kOk;
-  }
-  const auto kernel = out.type == ByteType::kInt8 ? &QuantiseRowsKernel<ByteType::kInt8>
-                                                  : &QuantiseRowsKernel<ByteType::kFp8>;
-  return LAUNCH_KERNEL(kernel,
-                       dim3(static_cast<unsigned>(rows)),
-                       dim3(kThreads),
-                       0,
-                       stream,
-                       x,
-                       ldx,
-                       static_cast<int>(k),
-                       out);
+  return ForRows(&QuantiseRowsKernel<ByteType::kInt8>,
+                 &QuantiseRowsKernel<ByteType::kFp8>,
+                 kThreads,
+                 rows,
+                 k,
+                 out,
+                 stream,
+                 x,
+                 ldx);
 }
 
 Status RmsNormQuantised(float* x,
@@ -174,27 +193,19 @@ Status RmsNormQuantised(float* x,
                         std::int64_t k,
                         const QuantisedRows& out,
                         Stream stream) {
-  if (!Fits(k, out)) {
-    return Status::kInvalidValue;
-  }
-  if (rows == 0) {
-    return Status::kOk;
-  }
-  const auto kernel = out.type == ByteType::kInt8 ? &RmsNormQuantisedKernel<ByteType::kInt8>
-                                                  : &RmsNormQuantisedKernel<ByteType::kFp8>;
-  return LAUNCH_KERNEL(kernel,
-                       dim3(static_cast<unsigned>(rows)),
-                       dim3(kThreads),
-                       0,
-                       stream,
-                       x,
-                       ldx,
-                       add,
-                       ldadd,
-                       weight,
-                       eps,
-                       static_cast<int>(k),
-                       out);
+  return ForRows(&RmsNormQuantisedKernel<ByteType::kInt8>,
+                 &RmsNormQuantisedKernel<ByteType::kFp8>,
+                 kThreads,
+                 rows,
+                 k,
+                 out,
+                 stream,
+                 x,
+                 ldx,
+                 add,
+                 ldadd,
+                 weight,
+                 eps);
 }
 
 Status GateMulQuantised(Gate kind,
@@ -205,24 +216,16 @@ Status GateMulQuantised(Gate kind,
                         std::int64_t n,
                         const QuantisedRows& out,
                         Stream stream) {
-  if (!Fits(n, out)) {
-    return Status::kInvalidValue;
-  }
-  if (rows == 0) {
-    return Status::kOk;
-  }
-  const auto kernel = out.type == ByteType::kInt8 ? GateKernel<ByteType::kInt8>(kind)
-                                                  : GateKernel<ByteType::kFp8>(kind);
-  return LAUNCH_KERNEL(kernel,
-                       dim3(static_cast<unsigned>(rows)),
-                       dim3(kGateThreads),
-                       0,
-                       stream,
-                       gate,
-                       up,
-                       ld,
-                       static_cast<int>(n),
-                       out);
+  return ForRows(GateKernel<ByteType::kInt8>(kind),
+                 GateKernel<ByteType::kFp8>(kind),
+                 kGateThreads,
+                 rows,
+                 n,
+                 out,
+                 stream,
+                 gate,
+                 up,
+                 ld);
 }
 
 }  // namespace inferd::kernels::cuda
