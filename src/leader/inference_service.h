@@ -122,6 +122,7 @@ struct ReplicaStats {
   Phase phase = Phase::kStarting;
   std::int64_t running = 0, waiting = 0;
   std::int32_t page_tokens = 0;
+  std::string_view kv_dtype = {};  // as spec::KvDtypeName
   std::int64_t kv_pages_total = 0, kv_pages_used = 0, kv_pages_cached = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
   std::uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens

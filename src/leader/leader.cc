@@ -186,9 +186,11 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
 
   std::vector<ReplicaStats> stats() const override {
     std::vector<ReplicaStats> all;
+    const spec::KvDtype kv = spec::ResolvedKvDtype(options_.kv_dtype, options_.model);
     if (started_.load()) {
       for (const auto& replica : replicas_) {
         all.push_back(replica->stats());
+        all.back().kv_dtype = spec::KvDtypeName(kv);
       }
     }
     return all;

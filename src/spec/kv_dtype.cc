@@ -12,15 +12,16 @@ struct Name {
   KvDtype dtype;
 };
 
+// Of one type the first is the one it is told by.
 constexpr Name kNames[] = {{"auto", KvDtype::kAuto},
-                           {"f16", KvDtype::kF16},
                            {"float16", KvDtype::kF16},
-                           {"bf16", KvDtype::kBf16},
+                           {"f16", KvDtype::kF16},
                            {"bfloat16", KvDtype::kBf16},
-                           {"f32", KvDtype::kF32},
+                           {"bf16", KvDtype::kBf16},
                            {"float32", KvDtype::kF32},
-                           {"fp8", KvDtype::kFp8},
+                           {"f32", KvDtype::kF32},
                            {"fp8_e4m3", KvDtype::kFp8},
+                           {"fp8", KvDtype::kFp8},
                            {"int8", KvDtype::kInt8},
                            {"int8_per_token_head", KvDtype::kInt8}};
 
@@ -51,6 +52,15 @@ KvDtype ResolvedKvDtype(KvDtype dtype, const ModelSpec& model) {
     return dtype;
   }
   return model.weight_dtype == DType::kF32 ? KvDtype::kF32 : KvDtype::kF16;
+}
+
+std::string_view KvDtypeName(KvDtype dtype) {
+  for (const Name& known : kNames) {
+    if (known.dtype == dtype) {
+      return known.name;
+    }
+  }
+  return "auto";
 }
 
 double KvBytesPerValue(KvDtype dtype, const ModelSpec& model) {

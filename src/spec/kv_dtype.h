@@ -28,6 +28,9 @@ Result<KvDtype> ParseKvDtype(std::string_view name);
 /// bytes; K and V beyond 65504 are clamped.
 KvDtype ResolvedKvDtype(KvDtype dtype, const ModelSpec& model);
 
+/// The name that --kv-cache-dtype has for it, the first of several. Static.
+std::string_view KvDtypeName(KvDtype dtype);
+
 /// Bytes of one value of K or V, its share of the scale included.
 double KvBytesPerValue(KvDtype dtype, const ModelSpec& model);
 

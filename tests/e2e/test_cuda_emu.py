@@ -198,6 +198,12 @@ def test_8_bit_kv_caches(inferd, of_the_cpu, wide_heads, tmp_path, dtype, drift)
     compare(cpu, answers(inferd, wide_heads, tmp_path / "emulated", "--device", "cuda-emu", "--kv-cache-dtype", dtype))
 
 
+def test_metrics_name_the_type_of_the_kv_cache(start):
+    server = start("--kv-cache-dtype", "fp8")
+    assert 'cache_dtype="fp8_e4m3"} 1' in server.get("/metrics")
+    server.stop()
+
+
 # quantised/fp8-kv has K and V beyond what E4M3 holds, and scales: with them it gives what the same model with 16 bits gives, nearly.
 def test_a_checkpoint_for_fp8_pages_gets_them_with_its_scales(inferd, of_the_cpu, tmp_path):
     halves = of_the_cpu("quantised/fp8-kv", "--kv-cache-dtype", "float16")

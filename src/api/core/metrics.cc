@@ -73,6 +73,7 @@ leader::ReplicaStats Sum(const std::vector<leader::ReplicaStats>& replicas) {
     sum.waiting_tokens += r.waiting_tokens;
     sum.predicted_wait_ms = std::max(sum.predicted_wait_ms, r.predicted_wait_ms);
     sum.page_tokens = r.page_tokens;
+    sum.kv_dtype = r.kv_dtype;
     sum.kv_pages_total += r.kv_pages_total;
     sum.kv_pages_used += r.kv_pages_used;
     sum.kv_pages_cached += r.kv_pages_cached;
@@ -184,7 +185,8 @@ void AddEngine(const leader::InferenceService& service, MetricsPage* page) {
              "vllm:cache_config_info",
              "KV cache layout.",
              {{"block_size", std::to_string(sum.page_tokens)},
-              {"num_gpu_blocks", std::to_string(sum.kv_pages_total)}});
+              {"num_gpu_blocks", std::to_string(sum.kv_pages_total)},
+              {"cache_dtype", std::string(sum.kv_dtype)}});
   const int level = service.sleep_level();
   page->Gauges("inferd_sleep_state",
                "vllm:engine_sleep_state",

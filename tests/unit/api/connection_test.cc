@@ -393,6 +393,7 @@ TEST_F(ServerTest, MetricsHaveBothNames) {
         "vllm:e2e_request_latency_seconds_count{model_name=\"test-model\"} 1",
         "vllm:request_success_total{model_name=\"test-model\",finished_reason=\"stop\"} 1",
         "vllm:cache_config_info{model_name=\"test-model\",block_size=",
+        "num_gpu_blocks=\"16\",cache_dtype=\"float16\"} 1",
         "vllm:engine_sleep_state{model_name=\"test-model\",sleep_state=\"awake\"} 1",
         "inferd_http_responses_total{model_name=\"test-model\",status=\"200\"} 1"}) {
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;

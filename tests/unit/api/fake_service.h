@@ -152,6 +152,7 @@ class FakeInferenceService final : public leader::InferenceService {
     leader::ReplicaStats stats;
     stats.phase = phase_.load();
     stats.running = static_cast<std::int64_t>(running_.size());
+    stats.kv_dtype = "float16";
     stats.kv_pages_total = 8;
     stats.kv_pages_used = 2;
     stats.generated_tokens = tokens_.load();

@@ -19,5 +19,20 @@ TEST(KvDtype, EveryNameIsParsedAndNoOther) {
   }
 }
 
+TEST(KvDtype, EveryTypeHasTheNameThatIsParsedForIt) {
+  for (const KvDtype dtype : {KvDtype::kAuto,
+                              KvDtype::kBf16,
+                              KvDtype::kF32,
+                              KvDtype::kF16,
+                              KvDtype::kFp8,
+                              KvDtype::kInt8}) {
+    const auto parsed = ParseKvDtype(KvDtypeName(dtype));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, dtype) << KvDtypeName(dtype);
+  }
+  EXPECT_EQ(KvDtypeName(KvDtype::kFp8), "fp8_e4m3");
+  EXPECT_EQ(KvDtypeName(KvDtype::kF16), "float16");
+}
+
 }  // namespace
 }  // namespace inferd::spec
