@@ -135,7 +135,8 @@ Result<> FillModel(const CommandLine& line, plan::LayoutRequest* request) {
     request->bytes_per_weight = bits == "16" ? 2 : bits == "8" ? 1 : 0.5625;
   }
   INFERD_ASSIGN(const spec::KvDtype kv, spec::ParseKvDtype(line.config.worker.kv_cache_dtype));
-  request->kv_bytes_per_value = spec::KvBytesPerValue(kv, shape.spec);
+  request->kv_bytes_per_value =
+      spec::KvBytesPerValue(spec::KvDtypeFor(kv, shape.fp8_kv), shape.spec);
   request->max_model_len = line.config.model.max_model_len;
   return {};
 }

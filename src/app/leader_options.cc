@@ -82,6 +82,8 @@ Result<> FillSim(const Config& config, leader::LeaderOptions* options) {
     model.bos_id = options->model.bos_id;
     options->model = std::move(model);
     options->cut = shape.cut;
+    INFERD_ASSIGN(const spec::KvDtype asked, spec::ParseKvDtype(config.worker.kv_cache_dtype));
+    options->kv_dtype = spec::KvDtypeFor(asked, shape.fp8_kv);
   }
   if (options->kv_cache_bytes == 0) {
     INFERD_ASSIGN(options->kv_cache_bytes, SimKvBytes(config.worker, sim.profile, *options));
@@ -172,9 +174,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   options.threads = Int32(config.worker.threads);
   options.kv_cache_bytes = config.worker.kv_cache_bytes;
   INFERD_ASSIGN(options.kv_dtype, spec::ParseKvDtype(config.worker.kv_cache_dtype));
-  if (options.kv_dtype == spec::KvDtype::kAuto && model.fp8_kv) {
-    options.kv_dtype = spec::KvDtype::kFp8;
-  }
+  options.kv_dtype = spec::KvDtypeFor(options.kv_dtype, model.fp8_kv);
   options.quantization = config.model.quantization;
   INFERD_ASSIGN(options.bf16_dot, UsesBf16Dot(config.model.dtype, model, options.device.kind));
   options.batch_invariant = config.worker.batch_invariant;

@@ -47,6 +47,10 @@ Result<KvDtype> ParseKvDtype(std::string_view name) {
       name);
 }
 
+KvDtype KvDtypeFor(KvDtype asked, bool checkpoint_says_fp8) {
+  return asked == KvDtype::kAuto && checkpoint_says_fp8 ? KvDtype::kFp8 : asked;
+}
+
 KvDtype ResolvedKvDtype(KvDtype dtype, const ModelSpec& model) {
   if (dtype != KvDtype::kAuto) {
     return dtype;

@@ -41,6 +41,7 @@ Result<ModelShape> FromConfig(const std::string& what, std::string_view text) {
   }
   ModelShape shape;
   shape.spec = std::move(config.spec);
+  shape.fp8_kv = config.quant && config.quant->fp8_kv;
   shape.bytes_per_weight = dtype == "float32" ? 4 : 2;
   shape.spec.weight_dtype = dtype == "float32"   ? DType::kF32
                             : dtype == "float16" ? DType::kF16

@@ -16,7 +16,8 @@ struct ModelShape {
   spec::ModelSpec spec;
   spec::CutGranularity cut;
   double bytes_per_weight = 2;
-  std::string source;  // where it was read: a path, or "built in"
+  bool fp8_kv = false;  // as store::Model::fp8_kv
+  std::string source;   // where it was read: a path, or "built in"
 };
 
 /// A config.json, a folder with one (weights need not be there), a GGUF file's header, a name of

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 ISLANDS = """	GPU0	GPU1	GPU2	GPU3	CPU Affinity	NUMA Affinity
 GPU0	 X 	NV12	SYS	SYS	0-7	0
@@ -61,6 +62,15 @@ def test_the_type_of_the_kv_cache_counts(inferd, dtype, kv_bytes):
 def test_a_latent_cache_is_small(inferd, model, flags, kv_bytes):
     made = plan(inferd, model, *flags)
     assert made["layouts"][0]["ranks"][0]["kv_bytes_per_token"] == kv_bytes
+
+
+# Serving takes FP8 pages for a checkpoint that asks for them; so does the plan, of a cluster and of this host.
+@pytest.mark.parametrize("flags, kv_bytes", [([], 128), (["--kv-cache-dtype", "float16"], 256)])
+def test_a_checkpoint_for_an_fp8_kv_cache_is_planned_with_one(inferd, flags, kv_bytes):
+    folder = str(DATA / "quantised/fp8-kv")
+    made = plan(inferd, folder, "--gpus", "1xH100", *flags)
+    assert made["layouts"][0]["ranks"][0]["kv_bytes_per_token"] == kv_bytes
+    assert f"{kv_bytes / 1024:.1f} KiB" in run(inferd, "plan", folder, *flags).stdout
 
 
 def test_a_kv_cache_type_that_there_is_not_is_refused_with_those_there_are(inferd):

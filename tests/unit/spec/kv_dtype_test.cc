@@ -34,5 +34,11 @@ TEST(KvDtype, EveryTypeHasTheNameThatIsParsedForIt) {
   EXPECT_EQ(KvDtypeName(KvDtype::kF16), "float16");
 }
 
+TEST(KvDtype, ACheckpointDecidesWhereNobodyElseDoes) {
+  EXPECT_EQ(KvDtypeFor(KvDtype::kAuto, true), KvDtype::kFp8);
+  EXPECT_EQ(KvDtypeFor(KvDtype::kAuto, false), KvDtype::kAuto);
+  EXPECT_EQ(KvDtypeFor(KvDtype::kF16, true), KvDtype::kF16);
+}
+
 }  // namespace
 }  // namespace inferd::spec

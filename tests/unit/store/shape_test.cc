@@ -51,6 +51,14 @@ TEST(Shape, AConfigIsEnough) {
   }
 }
 
+TEST(Shape, ACheckpointForAnFp8KvCacheSaysSo) {
+  for (const auto& [name, says] : {std::pair("fp8-kv", true), std::pair("fp8-tensor", false)}) {
+    const auto shape = ReadShape(std::string(INFERD_TEST_DATA) + "/quantised/" + name);
+    ASSERT_TRUE(shape.ok()) << shape.error().message();
+    EXPECT_EQ(shape->fp8_kv, says) << name;
+  }
+}
+
 TEST(Shape, WhatIsUnknownIsAnsweredWithNames) {
   const auto shape = ReadShape("llama-71b");
   ASSERT_FALSE(shape.ok());
