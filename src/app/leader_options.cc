@@ -149,9 +149,7 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   const bool shared = config.cluster.nnodes > 1 && !cost::IsSimDevice(config.worker.device);
   options.model_path = shared ? store::SharedName(config.model.model, model.path) : model.path;
   options.cut = model.cut;
-  for (const store::TensorInfo& tensor : model.tensors.tensors()) {
-    options.weight_bytes += static_cast<std::int64_t>(tensor.bytes);
-  }
+  options.weight_bytes = store::LoadedBytes(model);
   options.parallel.tp = Int32(config.parallel.tp);
   options.parallel.pp = Int32(config.parallel.pp);
   options.parallel.ep = Int32(config.parallel.ep);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/families.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 
 namespace inferd::store {
@@ -421,6 +424,12 @@ const std::array kFamilies = std::to_array<Family>({
 }  // namespace
 
 std::span<const Family> Families() { return kFamilies; }
+
+bool IsGuessingLayer(const Family& family, std::int64_t num_layers, string_view tensor) {
+  return family.guessing_layers && std::ranges::any_of(family.trunks, [&](const string_view trunk) {
+           return tensor.starts_with(fmt::format("{}layers.{}.", trunk, num_layers));
+         });
+}
 
 const Family* FindHfFamily(string_view architecture, string_view model_type) {
   for (const Family& family : kFamilies) {

@@ -108,6 +108,9 @@ struct Family {
 };
 
 std::span<const Family> Families();
+/// Whether a tensor of safetensors files belongs to the layer behind the last of num_layers, which
+/// guesses further tokens and is not run.
+bool IsGuessingLayer(const Family& family, std::int64_t num_layers, std::string_view tensor);
 /// Null if there is none.
 const Family* FindHfFamily(std::string_view architecture, std::string_view model_type);
 const Family* FindGgufFamily(std::string_view architecture);

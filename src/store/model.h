@@ -66,6 +66,9 @@ struct Model {
   GenerationDefaults generation;
 };
 
+/// Bytes of the tensors that are loaded, as the files have them, or as --quantization rounds them.
+std::int64_t LoadedBytes(const Model& model);
+
 /// Opens a GGUF file (any part of a split one), or a folder with a GGUF file or with config.json
 /// and safetensors. Maps the files, reads headers only. Refuses what is malformed, incomplete or
 /// unknown, naming file, tensor or key. `quantization` and `keep_fp8`: see

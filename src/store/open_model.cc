@@ -212,6 +212,14 @@ Result<Model> Open(const std::string& path, const Quantization& quantization) {
 
 }  // namespace
 
+std::int64_t LoadedBytes(const Model& model) {
+  std::uint64_t bytes = 0;
+  for (const TensorInfo* const tensor : model.weights.Tensors()) {
+    bytes += StoredBytes(*tensor);
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
 Result<Model> OpenModel(const std::string& path, std::string_view quantization, bool keep_fp8) {
   return Open(path, {quantization, keep_fp8});
 }

@@ -58,6 +58,10 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
                                 std::int64_t col_begin,
                                 std::int64_t col_end);
 
+/// What a tensor takes in the files, all its parts together, or, where it is rounded while loading,
+/// as its new type.
+std::uint64_t StoredBytes(const TensorInfo& tensor);
+
 /// What the E4M3 or int8 values of a folded tensor whose dtype is that are multiplied by.
 struct RowScales {
   std::vector<float> values;       // [rows, groups of columns]

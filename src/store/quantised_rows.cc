@@ -332,6 +332,15 @@ std::optional<RowScales> ScalesOf(const TensorSource& source,
   return scales;
 }
 
+std::uint64_t StoredBytes(const TensorInfo& tensor) {
+  if (tensor.parts == nullptr || tensor.parts->layout == Layout::kPlain) {
+    return tensor.bytes;
+  }
+  const QuantisedParts& parts = *tensor.parts;
+  return parts.weight.bytes + parts.scales.bytes + (parts.zeros ? parts.zeros->bytes : 0) +
+         (parts.group_index ? parts.group_index->bytes : 0);
+}
+
 void DropPages(const TensorSource& source, const TensorInfo& tensor) {
   INFERD_CHECK(tensor.parts != nullptr);
   const auto drop = [&source](const TensorInfo& part) {

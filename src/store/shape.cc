@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "spec/memory_ledger.h"
+#include "store/families.h"
 #include "store/hf_config.h"
 #include "store/json_util.h"
 #include "store/model.h"
@@ -31,8 +32,13 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-Result<ModelShape> FromConfig(const std::string& what, std::string_view text) {
+Result<ModelShape> FromConfig(const std::string& what,
+                              std::string_view text,
+                              const Family** family = nullptr) {
   INFERD_ASSIGN(HfModelConfig config, ParseHfConfig(what, text));
+  if (family != nullptr) {
+    *family = config.family;
+  }
   INFERD_ASSIGN(const Json json, ParseJsonObject(what, text));
   const JsonFields fields(what, json);
   INFERD_ASSIGN(std::string dtype, fields.StringOr("torch_dtype", ""));
@@ -54,12 +60,14 @@ Result<ModelShape> FromConfig(const std::string& what, std::string_view text) {
 Result<ModelShape> FromFolder(const fs::path& folder) {
   const std::string path = (folder / "config.json").string();
   INFERD_ASSIGN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
-  INFERD_ASSIGN(ModelShape shape, FromConfig(path, text));
+  const Family* family = nullptr;
+  INFERD_ASSIGN(ModelShape shape, FromConfig(path, text, &family));
   shape.spec.name = folder.filename().string();
   if (const auto tensors = OpenSafetensors(folder.string()); tensors.ok()) {
     std::int64_t bytes = 0;
     for (const TensorInfo& tensor : tensors->tensors()) {
-      bytes += static_cast<std::int64_t>(tensor.bytes);
+      const bool loaded = !IsGuessingLayer(*family, shape.spec.num_layers, tensor.name);
+      bytes += loaded ? static_cast<std::int64_t>(tensor.bytes) : 0;
     }
     shape.bytes_per_weight = spec::BytesPerWeight(shape.spec, bytes);
   }
@@ -71,11 +79,8 @@ Result<ModelShape> FromModel(const std::string& path) {
   ModelShape shape;
   shape.spec = model.spec;
   shape.cut = model.cut;
-  std::int64_t bytes = 0;
-  for (const TensorInfo& tensor : model.tensors.tensors()) {
-    bytes += static_cast<std::int64_t>(tensor.bytes);
-  }
-  shape.bytes_per_weight = spec::BytesPerWeight(model.spec, bytes);
+  shape.fp8_kv = model.fp8_kv;
+  shape.bytes_per_weight = spec::BytesPerWeight(model.spec, LoadedBytes(model));
   shape.source = path;
   return shape;
 }

@@ -290,12 +290,6 @@ class Mapper {
            });
   }
 
-  // Layers behind the last guess further tokens ahead (DeepSeek-V3).
-  bool IsGuessingLayer(const TensorInfo& tensor) const {
-    return family_.guessing_layers &&
-           tensor.name.starts_with(fmt::format("{}layers.{}.", trunk_, spec_.num_layers));
-  }
-
   // Tensors that files hold beside the weights: derived values, and heads of tied models.
   bool MayBeLeftOver(const TensorInfo& tensor) const {
     static constexpr std::array<std::string_view, 6> kEnds = {"rotary_emb.inv_freq",
@@ -307,7 +301,8 @@ class Mapper {
     const auto ends = [&](std::string_view end) { return tensor.name.ends_with(end); };
     const auto begins = [&](std::string_view begin) { return tensor.name.starts_with(begin); };
     return std::ranges::any_of(kEnds, ends) || std::ranges::any_of(family_.ignored, begins) ||
-           (spec_.tied_head && ends("lm_head.weight")) || IsGuessingLayer(tensor) ||
+           (spec_.tied_head && ends("lm_head.weight")) ||
+           IsGuessingLayer(family_, spec_.num_layers, tensor.name) ||
            (ends(".bias") && IsQuantised(tensor.name) && IsZero(tensor));
   }
 

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 
+#include <algorithm>
 #include <array>
 
 namespace inferd::store {
@@ -71,6 +72,18 @@ std::span<const std::byte> Weights::Data(const TensorSource& source, const Weigh
   const std::uint64_t row_bytes = ref.tensor->row_bytes();
   return source.Data(*ref.tensor)
       .subspan(static_cast<std::uint64_t>(ref.row_begin) * row_bytes, ref.bytes());
+}
+
+std::vector<const TensorInfo*> Weights::Tensors() const {
+  std::vector<const TensorInfo*> tensors;
+  tensors.reserve(refs_.size());
+  for (const auto& [key, ref] : refs_) {
+    tensors.push_back(ref.tensor);
+  }
+  std::ranges::sort(tensors);
+  const auto repeated = std::ranges::unique(tensors);
+  tensors.erase(repeated.begin(), repeated.end());
+  return tensors;
 }
 
 void Weights::Set(Slot slot, std::int64_t layer, std::int64_t expert, const WeightRef& ref) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace inferd::store {
 
@@ -90,6 +91,8 @@ class Weights {
 
   void Set(Slot slot, std::int64_t layer, std::int64_t expert, const WeightRef& ref);
   std::size_t size() const { return refs_.size(); }
+  /// Those that fill places, each once.
+  std::vector<const TensorInfo*> Tensors() const;
 
  private:
   std::unordered_map<std::uint64_t, WeightRef> refs_;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// What files of DeepSeek models may be besides those of the fixtures: a layer that guesses
+// behind the last one.
+#include "model/weights.h"
+#include "store/safetensors.h"
+#include "store/shape.h"
+#include "unit/model/harness.h"
+#include "unit/store/files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace inferd::model {
+namespace {
+
+struct Stored {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::string bytes;
+};
+
+/// A fixture that can be changed, and written elsewhere.
+class Files {
+ public:
+  explicit Files(const std::string& family)
+      : config(store::ReadAll(DataPath(family, "config.json"))), family_(family) {
+    const auto source = store::OpenSafetensors(DataPath(family));
+    EXPECT_TRUE(source.ok());
+    for (const store::TensorInfo& tensor : source->tensors()) {
+      const auto data = source->Data(tensor);
+      tensors[tensor.name] = {std::string(DTypeName(tensor.dtype)),
+                              tensor.shape,
+                              std::string(reinterpret_cast<const char*>(data.data()), data.size())};
+    }
+  }
+
+  void Replace(const std::string& what, const std::string& with) {
+    const std::size_t at = config.find(what);
+    ASSERT_NE(at, std::string::npos) << what;
+    config.replace(at, what.size(), with);
+  }
+
+  void Write(const store::TempDir& folder) const {
+    std::string header = "{";
+    std::string data;
+    for (const auto& [name, tensor] : tensors) {
+      header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                            header.size() == 1 ? "" : ",",
+                            name,
+                            tensor.dtype,
+                            fmt::join(tensor.shape, ","),
+                            data.size(),
+                            data.size() + tensor.bytes.size());
+      data += tensor.bytes;
+    }
+    header += "}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    folder.Write("model.safetensors", store::Bytes<std::uint64_t>(header.size()) + header + data);
+    folder.Write("config.json", config);
+    folder.Write("tokenizer.json", store::ReadAll(DataPath(family_, "tokenizer.json")));
+  }
+
+  std::string config;
+  std::map<std::string, Stored> tensors;
+
+ private:
+  const std::string family_;
+};
+
+std::vector<float> Logits(const std::string& path,
+                          const std::vector<std::int32_t>& ids,
+                          const std::string& device = "cpu",
+                          int tp = 1,
+                          const std::string& quantization = "") {
+  ShardSetOptions options;
+  options.device = device;
+  options.parallel.tp = tp;
+  options.kv_dtype = spec::KvDtype::kF32;
+  options.quantization = quantization;
+  options.threads = 2;
+  auto set = ShardSet::Make(path, options);
+  if (!set.ok()) {
+    ADD_FAILURE() << set.error().message();
+    return {};
+  }
+  auto logits = (*set)->Run({ids}, InChunks({ids}, 20));
+  if (!logits.ok()) {
+    ADD_FAILURE() << logits.error().message();
+    return {};
+  }
+  return (*logits)[0];
+}
+
+// A layer as DeepSeek-V3's files have behind the last one; all of it NaN.
+void AddGuessingLayer(int layer, Files* files) {
+  std::map<std::string, Stored> more;
+  const std::string at = fmt::format("model.layers.{}.", layer);
+  const std::string like = "model.layers.1.";
+  for (const auto& [name, tensor] : files->tensors) {
+    if (name.starts_with(like)) {
+      more[at + name.substr(like.size())] = tensor;
+    }
+  }
+  const Stored norm = files->tensors.at("model.norm.weight");
+  const Stored table = files->tensors.at("model.embed_tokens.weight");
+  more[at + "embed_tokens.weight"] = table;
+  more[at + "enorm.weight"] = norm;
+  more[at + "hnorm.weight"] = norm;
+  more[at + "eh_proj.weight"] = {"BF16", {64, 128}, std::string(64 * 128 * 2, '\0')};
+  more[at + "shared_head.norm.weight"] = norm;
+  more[at + "shared_head.head.weight"] = table;
+  for (auto& [name, tensor] : more) {
+    std::ranges::fill(tensor.bytes, '\xFF');
+    files->tensors[name] = tensor;
+  }
+}
+
+TEST(DeepseekVariants, ALayerBehindTheLastIsNeitherRunNorCounted) {
+  Files files("deepseek-v3");
+  AddGuessingLayer(2, &files);
+  files.Replace("\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+  const store::TempDir folder;
+  files.Write(folder);
+  const auto ids = ReadGolden("deepseek-v3").ints.at("input_ids");
+  EXPECT_EQ(Logits(folder.path(), ids), Logits(DataPath("deepseek-v3"), ids));
+
+  const auto more = store::OpenModel(folder.path());
+  const auto model = store::OpenModel(DataPath("deepseek-v3"));
+  ASSERT_TRUE(more.ok() && model.ok());
+  EXPECT_GT(more->tensors.tensors().size(), model->tensors.tensors().size());
+  EXPECT_EQ(store::LoadedBytes(*more), store::LoadedBytes(*model));
+  const auto shape = store::ReadShape(folder.path());
+  const auto plain = store::ReadShape(DataPath("deepseek-v3"));
+  ASSERT_TRUE(shape.ok() && plain.ok());
+  EXPECT_EQ(shape->bytes_per_weight, plain->bytes_per_weight);
+  EXPECT_NEAR(plain->bytes_per_weight, 2, 1e-9);
+
+  AddGuessingLayer(3, &files);
+  files.Write(folder);
+  EXPECT_FALSE(store::OpenModel(folder.path()).ok()) << "one such layer is known";
+}
+
+}  // namespace
+}  // namespace inferd::model
