@@ -7,6 +7,7 @@
 #include "app/speculative_config.h"
 #include "base/error.h"
 #include "cost/sim_device.h"
+#include "model/weights.h"
 #include "ops/device.h"
 #include "rpc/secret.h"
 #include "spec/memory_ledger.h"
@@ -87,6 +88,19 @@ Result<> FillSim(const Config& config, leader::LeaderOptions* options) {
   }
   if (options->kv_cache_bytes == 0) {
     INFERD_ASSIGN(options->kv_cache_bytes, SimKvBytes(config.worker, sim.profile, *options));
+  }
+  return {};
+}
+
+Result<> FillShardBytes(const store::Model& model, leader::LeaderOptions* options) {
+  INFERD_ASSIGN(const auto shards,
+                spec::PlanShards(options->model, options->parallel, options->cut));
+  const ops::DeviceClass device = options->device.kind == spec::DeviceKind::kCpu
+                                      ? ops::DeviceClass::kCpu
+                                      : ops::DeviceClass::kGpu;
+  for (const spec::ShardPlan& shard : shards) {
+    INFERD_ASSIGN(const std::int64_t bytes, model::WeightBytesOfShard(model, shard, device));
+    options->shard_weight_bytes.push_back(bytes);
   }
   return {};
 }
@@ -208,6 +222,8 @@ Result<leader::LeaderOptions> MakeLeaderOptions(const Config& config, const stor
   INFERD_ASSIGN(options.secret, ClusterSecret(config.cluster));
   if (cost::IsSimDevice(config.worker.device)) {
     INFERD_TRY(FillSim(config, &options));
+  } else {
+    INFERD_TRY(FillShardBytes(model, &options));
   }
   return options;
 }

@@ -69,6 +69,7 @@ Result<> PrintCut(const Config& config) {
   }
   spec::LedgerOptions ledger_options;
   ledger_options.bytes_per_weight = spec::BytesPerWeight(model.spec, options.weight_bytes);
+  ledger_options.weight_bytes = options.shard_weight_bytes;
   ledger_options.kv_bytes_per_value = spec::KvBytesPerValue(options.kv_dtype, model.spec);
   ledger_options.max_batched_tokens = options.max_num_batched_tokens;
   ledger_options.max_num_seqs = options.max_num_seqs;

@@ -336,6 +336,7 @@ class LeaderImpl : public Leader, public WorkerHost, public rpc::PeerListener {
     input.model = &options_.model;
     input.shards = &shards_;
     input.bytes_per_weight = spec::BytesPerWeight(options_.model, options_.weight_bytes);
+    input.weight_bytes = options_.shard_weight_bytes;
     input.kv_bytes_per_value = spec::KvBytesPerValue(options_.kv_dtype, options_.model);
     input.page_tokens = kPageTokens;
     input.max_num_seqs = options_.max_num_seqs;

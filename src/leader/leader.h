@@ -25,7 +25,9 @@ struct LeaderOptions {
   spec::ModelSpec model;
   std::string model_path;
   spec::CutGranularity cut;
-  std::int64_t weight_bytes = 0;  // of all tensors in the files
+  std::int64_t weight_bytes = 0;  // of all tensors that are loaded, as the files have them
+  /// Of each shard of a replica, as its device keeps them; empty: its share of weight_bytes.
+  std::vector<std::int64_t> shard_weight_bytes;
 
   spec::ParallelSpec parallel;
   spec::DeviceChoice device;

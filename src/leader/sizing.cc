@@ -10,6 +10,7 @@ namespace inferd::leader {
 Result<Sizing> SizeKvCache(const SizingInput& input) {
   spec::LedgerOptions options;
   options.bytes_per_weight = input.bytes_per_weight;
+  options.weight_bytes = input.weight_bytes;
   options.kv_bytes_per_value = input.kv_bytes_per_value;
   options.page_tokens = input.page_tokens;
   options.max_batched_tokens = input.max_batched_tokens;

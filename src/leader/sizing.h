@@ -16,6 +16,7 @@ struct SizingInput {
   const spec::ModelSpec* model = nullptr;
   const std::vector<spec::ShardPlan>* shards = nullptr;
   double bytes_per_weight = 2;
+  std::vector<std::int64_t> weight_bytes;  // as spec::LedgerOptions::weight_bytes
   double kv_bytes_per_value = 2;
   std::int64_t page_tokens = 32;
   std::int32_t max_num_seqs = 64;

@@ -29,6 +29,33 @@ struct Piece {
 
 }  // namespace
 
+RowForm FormOfRows(const store::TensorSource& source,
+                   const store::WeightRef& ref,
+                   spec::Range columns,
+                   bool of_expert,
+                   ops::DeviceClass device) {
+  const store::TensorInfo& tensor = *ref.tensor;
+  RowForm form;
+  form.type = ref.dtype();
+  form.k = columns.size();
+  if (form.type == DType::kF8E4M3 || form.type == DType::kI8) {
+    const auto group = store::ScaleColumns(tensor, columns.begin, columns.end);
+    if (group && ops::TakesScales(device)) {
+      form.scale_groups = (columns.size() + *group - 1) / *group;
+    } else {
+      form.type = DType::kBF16;
+    }
+  }
+  if (!of_expert && ops::TakesColumnOrder(device)) {
+    if (const auto k = store::GroupedWidth(source, tensor, columns.begin, columns.end)) {
+      form.type = store::GroupedType(tensor);
+      form.k = *k;
+      form.grouped = true;
+    }
+  }
+  return form;
+}
+
 MadeRows MakeRowsFor(const store::TensorSource& source,
                      const store::WeightRef& ref,
                      spec::Range columns,

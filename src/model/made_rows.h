@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "ops/device.h"
+#include "ops/packed_bytes.h"
 #include "spec/parallel.h"
 #include "store/quantised.h"
 #include "store/weights.h"
@@ -23,6 +24,19 @@ struct MadeRows {
   std::optional<store::RowScales> scales;  // of E4M3
   std::vector<std::int32_t> columns;       // as ops::ColumnOrder::inputs
 };
+
+/// What MakeRowsFor gives, told without making it.
+struct RowForm {
+  DType type = DType::kF16;
+  std::int64_t k = 0;             // stored columns
+  std::int64_t scale_groups = 0;  // scales of a row beside it
+  bool grouped = false;           // columns are in another order, which is kept too
+};
+RowForm FormOfRows(const store::TensorSource& source,
+                   const store::WeightRef& ref,
+                   spec::Range columns,
+                   bool of_expert,
+                   ops::DeviceClass device);
 
 /// Columns `columns` of a folded tensor's rows, in the form of fewest bits that `device`
 /// multiplies. of_expert: one of several matrices that are multiplied together, so its columns stay

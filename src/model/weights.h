@@ -5,6 +5,7 @@
 
 #include "inferd/result.h"
 #include "ops/device.h"
+#include "ops/packed_bytes.h"
 #include "spec/parallel.h"
 #include "store/model.h"
 #include "store/partial_model.h"
@@ -90,6 +91,13 @@ struct LoadWeightsOptions {
 Result<std::vector<store::FileRange>> BytesOfShard(const store::Model& source,
                                                    const spec::ShardPlan& shard,
                                                    ops::Device& device);
+
+/// ShardWeights::bytes of a shard on such a device, and the stored rows of an embedding that it
+/// reads in place: what the memory ledger counts as weights. Of the values only the order of
+/// quantised groups is read. Its errors are those of LoadWeights that need no values.
+Result<std::int64_t> WeightBytesOfShard(const store::Model& source,
+                                        const spec::ShardPlan& shard,
+                                        ops::DeviceClass device);
 
 /// Reads only the shard's slices and gives the mapped pages back as it goes. `source` must outlive
 /// the result when the shard has the embedding. Refuses NaN, infinities, missing parts, wrong

@@ -68,7 +68,12 @@ struct RowScales {
   std::int64_t group_columns = 0;  // per scale: all columns, or a multiple of 32
   bool by_token = false;  // the scheme rounds the layer's inputs too, per token; whole rows
 };
-/// Of these rows and columns; nullopt: the columns do not begin where a kernel's groups can.
+/// RowScales::group_columns of these columns; nullopt: they do not begin where a kernel's groups
+/// can.
+std::optional<std::int64_t> ScaleColumns(const TensorInfo& tensor,
+                                         std::int64_t col_begin,
+                                         std::int64_t col_end);
+/// Of these rows and columns; nullopt where ScaleColumns is.
 std::optional<RowScales> ScalesOf(const TensorSource& source,
                                   const TensorInfo& tensor,
                                   std::int64_t row_begin,
@@ -84,9 +89,16 @@ struct GroupedColumns {
   /// block, and has nothing to multiply. Whole blocks, each of one group.
   std::vector<std::int32_t> columns;
 };
-/// Of columns [col_begin, col_end): by group, in a group by place. nullopt: the groups are in
+/// GroupedColumns::type of a tensor that has them.
+DType GroupedType(const TensorInfo& tensor);
+/// How many GroupedColumns::columns there are, without sorting any. nullopt: the groups are in
 /// order, the values have not 4 bits, or the groups have so few of these columns that filling up
 /// blocks would more than double them.
+std::optional<std::int64_t> GroupedWidth(const TensorSource& source,
+                                         const TensorInfo& tensor,
+                                         std::int64_t col_begin,
+                                         std::int64_t col_end);
+/// Of columns [col_begin, col_end): by group, in a group by place. nullopt where GroupedWidth is.
 std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
                                            const TensorInfo& tensor,
                                            std::int64_t col_begin,

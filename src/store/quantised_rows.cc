@@ -249,15 +249,40 @@ std::vector<std::byte> MakeRows(const TensorSource& source,
   return made;
 }
 
-std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
-                                           const TensorInfo& tensor,
-                                           std::int64_t col_begin,
-                                           std::int64_t col_end) {
+DType GroupedType(const TensorInfo& tensor) {
+  return tensor.parts->zeros ? DType::kQ4_1 : DType::kQ4_0;
+}
+
+std::optional<std::int64_t> GroupedWidth(const TensorSource& source,
+                                         const TensorInfo& tensor,
+                                         std::int64_t col_begin,
+                                         std::int64_t col_end) {
   INFERD_CHECK(tensor.parts != nullptr);
   const QuantisedParts& parts = *tensor.parts;
   if (parts.bits != 4 || !parts.group_index) {
     return std::nullopt;
   }
+  const auto index = source.Data(*parts.group_index);
+  std::vector<std::int64_t> counts(
+      static_cast<std::size_t>((parts.cols + parts.group_size - 1) / parts.group_size));
+  for (std::int64_t j = col_begin; j < col_end; ++j) {
+    ++counts[static_cast<std::size_t>(LoadWord(index, j))];
+  }
+  std::int64_t width = 0;
+  for (const std::int64_t count : counts) {
+    width += (count + kRoundBlock - 1) / kRoundBlock * kRoundBlock;
+  }
+  return width <= 2 * (col_end - col_begin) ? std::optional(width) : std::nullopt;
+}
+
+std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
+                                           const TensorInfo& tensor,
+                                           std::int64_t col_begin,
+                                           std::int64_t col_end) {
+  if (!GroupedWidth(source, tensor, col_begin, col_end)) {
+    return std::nullopt;
+  }
+  const QuantisedParts& parts = *tensor.parts;
   const Maker maker(source, parts);
   std::vector<std::int32_t> by_group(static_cast<std::size_t>(col_end - col_begin));
   std::iota(by_group.begin(), by_group.end(), 0);
@@ -266,7 +291,7 @@ std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
     return group_of(a) < group_of(b);
   });
   GroupedColumns grouped;
-  grouped.type = parts.zeros ? DType::kQ4_1 : DType::kQ4_0;
+  grouped.type = GroupedType(tensor);
   std::int64_t group = -1;
   const auto fill_block = [&grouped] {
     grouped.columns.resize((grouped.columns.size() + kRoundBlock - 1) / kRoundBlock * kRoundBlock,
@@ -280,8 +305,7 @@ std::optional<GroupedColumns> GroupColumns(const TensorSource& source,
     grouped.columns.push_back(column);
   }
   fill_block();
-  return grouped.columns.size() <= 2 * by_group.size() ? std::optional(std::move(grouped))
-                                                       : std::nullopt;
+  return grouped;
 }
 
 std::vector<std::byte> MakeGroupedRows(const TensorSource& source,
@@ -304,25 +328,36 @@ std::vector<std::byte> MakeGroupedRows(const TensorSource& source,
   return made;
 }
 
+std::optional<std::int64_t> ScaleColumns(const TensorInfo& tensor,
+                                         std::int64_t col_begin,
+                                         std::int64_t col_end) {
+  INFERD_CHECK(tensor.parts != nullptr);
+  const QuantisedParts& parts = *tensor.parts;
+  if (parts.group_size >= parts.cols) {
+    return col_end - col_begin;
+  }
+  if (col_begin % kRoundBlock != 0) {
+    return std::nullopt;
+  }
+  return col_begin % parts.group_size == 0 ? parts.group_size : kRoundBlock;
+}
+
 std::optional<RowScales> ScalesOf(const TensorSource& source,
                                   const TensorInfo& tensor,
                                   std::int64_t row_begin,
                                   std::int64_t row_end,
                                   std::int64_t col_begin,
                                   std::int64_t col_end) {
-  INFERD_CHECK(tensor.parts != nullptr);
+  const std::optional<std::int64_t> group_columns = ScaleColumns(tensor, col_begin, col_end);
+  if (!group_columns) {
+    return std::nullopt;
+  }
   const QuantisedParts& parts = *tensor.parts;
   const Maker maker(source, parts);
   RowScales scales;
-  scales.group_columns = col_end - col_begin;
+  scales.group_columns = *group_columns;
   // A slice of a row has no scale of the whole row's largest value.
   scales.by_token = parts.by_token && col_begin == 0 && col_end == parts.cols;
-  if (parts.group_size < parts.cols) {
-    if (col_begin % kRoundBlock != 0) {
-      return std::nullopt;
-    }
-    scales.group_columns = col_begin % parts.group_size == 0 ? parts.group_size : kRoundBlock;
-  }
   for (std::int64_t i = row_begin; i < row_end; ++i) {
     for (std::int64_t j = col_begin; j < col_end; j += scales.group_columns) {
       scales.values.push_back(parts.layout == Layout::kPlain ? maker.RoundedScale(i)

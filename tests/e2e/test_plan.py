@@ -73,6 +73,14 @@ def test_a_checkpoint_for_an_fp8_kv_cache_is_planned_with_one(inferd, flags, kv_
     assert f"{kv_bytes / 1024:.1f} KiB" in run(inferd, "plan", folder, *flags).stdout
 
 
+def test_weights_are_counted_as_the_device_keeps_them(inferd):
+    def mebibytes(device):
+        done = run(inferd, "plan", str(DATA / "quantised/gptq-act-order"), "--device", device)
+        assert done.returncode == 0, done.stderr
+        return float(re.search(r"^ +0 +([\d.]+) MiB", done.stdout, re.M).group(1))
+    assert (mebibytes("cpu"), mebibytes("cuda-emu")) == (0.4, 0.2)  # act-order: 16 bits on CPUs, 4 on GPUs; two tables of 0.07
+
+
 def test_a_kv_cache_type_that_there_is_not_is_refused_with_those_there_are(inferd):
     done = run(inferd, "plan", "llama-3.1-8b", "--gpus", "1xH100", "--kv-cache-dtype", "fp8_e5m2")
     assert done.returncode == 1
