@@ -13,7 +13,11 @@
 namespace inferd::store {
 namespace {
 
-constexpr std::array<Slot, 10> kProjections = {Slot::kQ,
+// Not kv_b_proj: latent attention multiplies the two matrices that are made of it head by head, in
+// 16 or 32 bits.
+constexpr std::array<Slot, 12> kProjections = {Slot::kQA,
+                                               Slot::kKvA,
+                                               Slot::kQ,
                                                Slot::kK,
                                                Slot::kV,
                                                Slot::kO,

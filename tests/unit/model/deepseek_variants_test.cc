@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What files of DeepSeek models may be besides those of the fixtures: a layer that guesses
-// behind the last one.
+// behind the last one, and projections that are rounded while loading.
 #include "model/weights.h"
 #include "store/safetensors.h"
 #include "store/shape.h"
@@ -98,6 +98,32 @@ std::vector<float> Logits(const std::string& path,
   return (*logits)[0];
 }
 
+float Worst(const std::vector<float>& got, const std::vector<float>& expected) {
+  float worst = got.size() == expected.size() && !got.empty() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
+    const float difference = std::abs(got[i] - expected[i]);
+    worst = std::isfinite(difference) ? std::max(worst, difference) : INFINITY;
+  }
+  return worst;
+}
+
+// How many tokens' logits all differ by `bound` at most.
+std::size_t TokensWithin(float bound,
+                         const std::vector<float>& got,
+                         const std::vector<float>& expected,
+                         std::size_t tokens) {
+  const std::size_t vocab = expected.size() / tokens;
+  std::size_t within = 0;
+  for (std::size_t at = 0; at < std::min(got.size(), expected.size()); at += vocab) {
+    float worst = 0;
+    for (std::size_t i = at; i < at + vocab; ++i) {
+      worst = std::max(worst, std::abs(got[i] - expected[i]));
+    }
+    within += worst <= bound ? 1 : 0;
+  }
+  return within;
+}
+
 // A layer as DeepSeek-V3's files have behind the last one; all of it NaN.
 void AddGuessingLayer(int layer, Files* files) {
   std::map<std::string, Stored> more;
@@ -145,6 +171,36 @@ TEST(DeepseekVariants, ALayerBehindTheLastIsNeitherRunNorCounted) {
   AddGuessingLayer(3, &files);
   files.Write(folder);
   EXPECT_FALSE(store::OpenModel(folder.path()).ok()) << "one such layer is known";
+}
+
+TEST(DeepseekVariants, ProjectionsOfTheLatentsAreRoundedWhileLoading) {
+  const auto plain = store::OpenModel(DataPath("deepseek-v3"));
+  ASSERT_TRUE(plain.ok());
+  const auto golden = ReadGolden("deepseek-v3");
+  const auto& ids = golden.ints.at("input_ids");
+  const auto& expected = golden.floats.at("logits");
+  float largest = 0;
+  for (const float logit : expected) {
+    largest = std::max(largest, std::abs(logit));
+  }
+  for (const auto& [name, type] :
+       {std::pair("int8", DType::kQ8_0), std::pair("fp8", DType::kF8E4M3)}) {
+    const auto model = store::OpenModel(DataPath("deepseek-v3"), name, true);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    for (const store::Slot slot : {store::Slot::kQA, store::Slot::kKvA}) {
+      EXPECT_EQ(model->weights.Find(slot, 1)->dtype(), type) << SlotName(slot);
+    }
+    EXPECT_EQ(model->weights.Find(store::Slot::kKvB, 1)->dtype(), DType::kBF16);
+    EXPECT_LT(store::LoadedBytes(*model), store::LoadedBytes(*plain) * 3 / 4);
+    // Where rounding decides for another expert, the token's logits are others.
+    const float bound = (name == std::string("int8") ? 0.05F : 0.15F) * largest;
+    for (const char* const device : {"cpu", "cuda-emu"}) {
+      const auto logits = Logits(DataPath("deepseek-v3"), ids, device, 1, name);
+      EXPECT_GE(TokensWithin(bound, logits, expected, ids.size()), ids.size() / 2)
+          << name << " on " << device;
+      EXPECT_GT(Worst(logits, expected), 1e-3F) << "nothing was rounded";
+    }
+  }
 }
 
 }  // namespace
