@@ -92,6 +92,12 @@ Result<> FillDeepseekMoe(const JsonFields& config, const Family& family, spec::M
   INFERD_TRY(FillChoice(config, family, &moe));
   INFERD_ASSIGN(moe.renormalize, config.BoolOr("norm_topk_prob", family.choice_bias));
   INFERD_ASSIGN(moe.routed_scale, config.FloatOr("routed_scaling_factor", 1));
+  // A single expert is never normalised; V2 scales only what it does not normalise, V3 always
+  // (MoEGate of the models' own modeling_deepseek.py).
+  moe.renormalize = moe.renormalize && moe.top_k > 1;
+  if (moe.renormalize && !moe.choice_bias) {
+    moe.routed_scale = 1;
+  }
   INFERD_ASSIGN(const std::int64_t dense, config.IntOr("first_k_dense_replace", 0));
   INFERD_ASSIGN(const std::int64_t step, config.IntOr("moe_layer_freq", 1));
   if (dense < 0 || step < 1) {

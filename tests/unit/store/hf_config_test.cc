@@ -290,6 +290,26 @@ TEST(HfConfig, ReadsDeepseekV3) {
                    .rope_interleaved);
 }
 
+// V2's code: normalised, or scaled. V3's: normalised and scaled. One expert is never normalised.
+TEST(HfConfig, DeepseekScalesTheWeightsOfItsExperts) {
+  const std::string more = R"(,"routed_scaling_factor":16.0,"n_group":4,"topk_group":2,)";
+  const auto v2 = [&](const std::string& normalise) {
+    return Parse("DeepseekV2ForCausalLM", kLatent + more + normalise).moe;
+  };
+  EXPECT_EQ(v2(R"("norm_topk_prob":false)").routed_scale, 16);
+  EXPECT_EQ(v2(R"("norm_topk_prob":true)").routed_scale, 1);
+  EXPECT_TRUE(v2(R"("norm_topk_prob":true)").renormalize);
+  const auto v3 = Parse("DeepseekV3ForCausalLM", kLatent + more + R"("norm_topk_prob":true)").moe;
+  EXPECT_EQ(v3.routed_scale, 16);
+  EXPECT_TRUE(v3.renormalize);
+  std::string one = kLatent;
+  one.replace(one.find("per_tok\":2"), 10, "per_tok\":1");
+  const auto single = Parse("DeepseekV2ForCausalLM", one + more + R"("norm_topk_prob":true)").moe;
+  EXPECT_EQ(single.top_k, 1);
+  EXPECT_FALSE(single.renormalize);
+  EXPECT_EQ(single.routed_scale, 16);
+}
+
 TEST(HfConfig, RefusesWhatDeepseekModelsDoNotSay) {
   EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", ""), HasSubstr("kv_lora_rank is absent"));
   EXPECT_THAT(Refusal("DeepseekV2ForCausalLM", std::string(kLatent) + R"(,"topk_method":"best")"),
