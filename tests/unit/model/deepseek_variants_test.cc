@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What files of DeepSeek models may be besides those of the fixtures: a layer that guesses
-// behind the last one, and projections that are rounded while loading.
+// What files of DeepSeek models may be besides those of the fixtures: kv_b_proj in FP8 blocks, a
+// layer that guesses behind the last one, and projections that are rounded while loading.
+#include "base/float_bits.h"
 #include "model/weights.h"
+#include "store/block_rounding.h"
 #include "store/safetensors.h"
 #include "store/shape.h"
 #include "unit/model/harness.h"
@@ -122,6 +124,63 @@ std::size_t TokensWithin(float bound,
     within += worst <= bound ? 1 : 0;
   }
   return within;
+}
+
+float Bf16At(const std::string& bytes, std::size_t i) {
+  return PlainToFloat(DType::kBF16, reinterpret_cast<const std::byte*>(bytes.data()) + 2 * i);
+}
+
+// kv_b_proj in E4M3 with a scale per 128 x 128 values, the last block of rows half of one; in
+// `plain` what these values are in BF16.
+void RoundKvB(Files* blocks, Files* plain) {
+  constexpr std::int64_t kBlock = 128;
+  for (const int layer : {0, 1}) {
+    const std::string name = fmt::format("model.layers.{}.self_attn.kv_b_proj.weight", layer);
+    const Stored from = blocks->tensors.at(name);
+    const std::int64_t rows = from.shape[0], cols = from.shape[1];
+    ASSERT_TRUE(rows > kBlock && rows % kBlock != 0 && cols < kBlock);
+    Stored codes{"F8_E4M3", from.shape, {}};
+    Stored scales{"F32", {(rows + kBlock - 1) / kBlock, 1}, {}};
+    Stored rounded{"BF16", from.shape, {}};
+    for (std::int64_t begin = 0; begin < rows; begin += kBlock) {
+      const auto first = static_cast<std::size_t>(begin * cols);
+      const auto last = static_cast<std::size_t>(std::min(rows, begin + kBlock) * cols);
+      float largest = 0;
+      for (std::size_t i = first; i < last; ++i) {
+        largest = std::max(largest, std::abs(Bf16At(from.bytes, i)));
+      }
+      const float scale = largest / store::kF8Largest;
+      scales.bytes += store::Bytes(scale);
+      for (std::size_t i = first; i < last; ++i) {
+        const std::uint8_t code = store::RoundToF8(Bf16At(from.bytes, i) / scale);
+        codes.bytes += static_cast<char>(code);
+        rounded.bytes += store::Bytes(FloatToBf16(F8ToFloat(code) * scale));
+      }
+    }
+    blocks->tensors[name] = codes;
+    blocks->tensors[name + "_scale_inv"] = scales;
+    plain->tensors[name] = rounded;
+  }
+}
+
+TEST(DeepseekVariants, BlocksOfFp8InKvBAreTheirBf16Values) {
+  Files blocks("deepseek-v3"), plain("deepseek-v3");
+  RoundKvB(&blocks, &plain);
+  blocks.Replace("\"vocab_size\"",
+                 R"("quantization_config": {"quant_method": "fp8", "fmt": "e4m3",
+  "activation_scheme": "dynamic", "weight_block_size": [128, 128]}, "vocab_size")");
+  const store::TempDir of_blocks, of_plain;
+  blocks.Write(of_blocks);
+  plain.Write(of_plain);
+  const auto ids = ReadGolden("deepseek-v3").ints.at("input_ids");
+  const std::vector<float> as_stored = Logits(DataPath("deepseek-v3"), ids);
+  for (const char* const device : {"cpu", "cuda-emu"}) {
+    const auto expected = Logits(of_plain.path(), ids, device);
+    EXPECT_EQ(Logits(of_blocks.path(), ids, device), expected) << device;
+    // The heads of the second rank begin inside a block.
+    EXPECT_EQ(Logits(of_blocks.path(), ids, device, 2), Logits(of_plain.path(), ids, device, 2));
+    EXPECT_GT(Worst(expected, as_stored), 1e-3F) << "nothing was rounded";
+  }
 }
 
 // A layer as DeepSeek-V3's files have behind the last one; all of it NaN.
