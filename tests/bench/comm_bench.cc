@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Median time of an all-reduce by backend, ranks and size. One JSON line per figure:
+// Median time of a barrier, and of an all-reduce by size, for each backend and count of ranks. One
+// JSON line per figure:
 //   comm_bench [max_ranks]
 // Ranks are processes on this host, dealt to its CPUs in turn; the time is that of rank 0, over
-// calls back to back.
+// calls back to back. The barrier tells how far the CPUs are from one another, which on a shared
+// host changes from one run to the next.
 #include "comm/communicator.h"
 
 #include <sched.h>
@@ -53,6 +55,52 @@ void Pin(int rank) {
   ::sched_setaffinity(0, sizeof cpus, &cpus);
 }
 
+/// Times `calls` calls of `body`; `reset` runs between them, untimed. `name` is JSON: the value of
+/// "bench" and what follows it.
+template <typename Body, typename Reset>
+Result<> Time(const Setup& setup,
+              const std::string& name,
+              int calls,
+              bool prints,
+              const Body& body,
+              const Reset& reset) {
+  std::vector<double> times_us;
+  for (int call = 0; call < calls; ++call) {
+    const auto start = Clock::now();
+    INFERD_TRY(body());
+    times_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    reset();
+  }
+  std::sort(times_us.begin(), times_us.end());
+  if (prints) {
+    std::printf(
+        "{\"bench\": %s, \"backend\": \"%s\", \"ranks\": %d, \"median_us\": %.2f, "
+        "\"p99_us\": %.2f}\n",
+        name.c_str(),
+        setup.backend.c_str(),
+        setup.ranks,
+        times_us[times_us.size() / 2],
+        times_us[times_us.size() * 99 / 100]);
+    std::fflush(stdout);
+  }
+  return {};
+}
+
+Result<> TimeAll(const Setup& setup, int rank, Communicator& comm) {
+  INFERD_TRY(Time(setup, "\"barrier\"", 2000, rank == 0, [&] { return comm.Barrier(); }, [] {}));
+  for (std::size_t bytes = 256; bytes <= (4U << 20); bytes *= 4) {
+    std::vector<float> data(bytes / sizeof(float), 1.0F);
+    INFERD_TRY(Time(
+        setup,
+        "\"all_reduce\", \"bytes\": " + std::to_string(bytes),
+        bytes <= (64U << 10) ? 2000 : 100,
+        rank == 0,
+        [&] { return comm.AllReduceSum(data); },
+        [&] { std::fill(data.begin(), data.end(), 1.0F); }));
+  }
+  return {};
+}
+
 /// Runs one rank; rank 0 prints. Answers the exit status.
 int RunRank(const Setup& setup, int rank) {
   auto joined = Join(setup, rank);
@@ -60,33 +108,9 @@ int RunRank(const Setup& setup, int rank) {
     std::fprintf(stderr, "rank %d: %s\n", rank, joined.error().message().c_str());
     return 1;
   }
-  Communicator& comm = **joined;
-  for (std::size_t bytes = 256; bytes <= (4U << 20); bytes *= 4) {
-    std::vector<float> data(bytes / sizeof(float), 1.0F);
-    const int calls = bytes <= (64U << 10) ? 2000 : 100;
-    std::vector<double> times_us;
-    for (int call = 0; call < calls; ++call) {
-      const auto start = Clock::now();
-      if (auto done = comm.AllReduceSum(data); !done.ok()) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, done.error().message().c_str());
-        return 1;
-      }
-      times_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-      std::fill(data.begin(), data.end(), 1.0F);
-    }
-    std::sort(times_us.begin(), times_us.end());
-    if (rank == 0) {
-      std::printf(
-          "{\"bench\": \"all_reduce\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, "
-          "\"median_us\": %.2f, "
-          "\"p99_us\": %.2f}\n",
-          setup.backend.c_str(),
-          setup.ranks,
-          bytes,
-          times_us[times_us.size() / 2],
-          times_us[times_us.size() * 99 / 100]);
-      std::fflush(stdout);
-    }
+  if (const auto done = TimeAll(setup, rank, **joined); !done.ok()) {
+    std::fprintf(stderr, "rank %d: %s\n", rank, done.error().message().c_str());
+    return 1;
   }
   return 0;
 }
