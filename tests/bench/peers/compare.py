@@ -2,166 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """inferd beside llama.cpp, vLLM's CPU build and OpenVINO GenAI on this machine: `./dev bench peers`.
 
-Every round takes the formats in turn: the machine's limits, then every engine once, then the limits again; where they drift by more than
-10 % (--max-drift) these figures are void and taken anew. In process: prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams. Over HTTP: the workloads of
-load_client.py, one client for all. Figures are medians over rounds, ratios are medians of the rounds' ratios. Writes build/peers.json
-as they come, and a table in Markdown to standard output: what is lost is shown too.
+  in-process   prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams: 3.1 minutes a round
+  contexts     decode of one stream after --contexts tokens: 1.6 minutes (32,000 tokens: some 20)
+  ranks        inferd as two processes (--tp 2, --pp 2) beside one of two threads: 0.4 minutes
+  all-reduce   of two ranks, with the barrier beside it: 0.1 minutes
+  http         load_client.py's workloads, one client for all: 7.3 minutes
+
+(Minutes on two quiet cores of a Zen 4, reckoned; the report ends with those that it measured.)
+
+A round takes all chosen parts, unit by unit (a format, mostly): the machine's limits, every engine once, the limits again; where they
+drift by more than --max-drift a unit's figures are void and taken anew. Every second round has the engines in reverse. Writes
+build/peers.json as figures come (a run that was ended goes on with --resume) and Markdown of it to standard output: what is lost is shown too.
 """
 import argparse
 import json
 import os
 import pathlib
-import statistics
 import sys
 import time
 
-import install
 import load_client
-import servers
-from install import run, say
+import parts
+import report
+from install import say
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROMPTS, STREAMS, CONTEXT, NEW_TOKENS = (512, 2048), (1, 2, 8, 16), 128, 64
-MAX_TRIES = 4  # of a format in a round; then the round is without it
-# Which engines run a format; OpenVINO's int8 and int4 stand for 8 and 4 bits.
-FORMATS = {"q4_k_m": ("inferd", "llama", "openvino"), "q8_0": ("inferd", "llama", "openvino"), "bf16": ("inferd", "llama", "vllm")}
-OPENVINO = {"q4_k_m": "openvino-int4", "q8_0": "openvino-int8"}
-HTTP_ENGINES = {"inferd": servers.inferd, "llama": servers.llama, "vllm": servers.vllm}
-IN_PROCESS_WORKLOADS = [name for name in load_client.WORKLOADS if name != "shared_prefix"]  # what openvino_driver.py knows
-
-
-class Bench:
-    def __init__(self, arguments):
-        self.arguments = arguments
-        self.build = arguments.build
-        self.inferd = self.build / "inferd"
-        self.llama = install.llama(arguments.cache)
-        self.paths = install.convert(arguments.cache, arguments.model, arguments.engines)
-        self.python = install.torch_python(arguments.cache) if {"vllm", "openvino"} & set(arguments.engines) else None
-        self.seed = str(time.time_ns())  # new prompts in each run: no server's cache holds them
-
-    def peaks(self):
-        got = json.loads(run(self.build / "tests/bench/roofline", self.arguments.threads))
-        (both,) = [row for row in got["roofline"] if row["threads"] == self.arguments.threads]
-        return both
-
-    def in_process(self, engine, form):
-        """{"prefill_512": tok/s, ..., "decode_1": tok/s, ...} or nothing for an engine without such a program."""
-        threads = self.arguments.threads
-        if engine == "inferd":
-            rows = run(self.inferd, "bench", self.paths[form], "--threads", threads, "--rounds", "1", "--json", "--max-model-len", "4096",
-                       "--prompt-tokens", ",".join(map(str, PROMPTS)), "--streams", ",".join(map(str, STREAMS)), "--context", CONTEXT,
-                       "--output-tokens", NEW_TOKENS, "--log-level", "error")
-            rows = [json.loads(row) for row in rows.splitlines()]
-            return {f"{r['phase']}_{r['context'] if r['phase'] == 'prefill' else r['streams']}": r["tokens_per_s"] for r in rows}
-        if engine == "llama":
-            common = ["-m", self.paths[form], "-t", threads]
-            rows = json.loads(run(self.llama / "llama-bench", *common, "-p", ",".join(map(str, PROMPTS)), "-n", "0", "-r", "1", "-o", "json"))
-            figures = {f"prefill_{row['n_prompt']}": row["avg_ts"] for row in rows}
-            rows = run(self.llama / "llama-batched-bench", *common, "-c", "4096", "-b", "2048", "-ub", "512", "-npp", CONTEXT, "-ntg", NEW_TOKENS,
-                       "-npl", ",".join(map(str, STREAMS)), "--output-format", "jsonl")
-            for row in (json.loads(line) for line in rows.splitlines() if line.startswith("{")):
-                figures[f"decode_{row['pl']}"] = row["speed_tg"]
-            return figures
-        return {}
-
-    def over_http(self, engine, form):
-        threads, workloads = self.arguments.threads, self.arguments.workloads
-        if engine == "openvino":
-            known = [name for name in workloads if name in IN_PROCESS_WORKLOADS]
-            return json.loads(run(self.python, pathlib.Path(__file__).with_name("openvino_driver.py"), self.paths[OPENVINO[form]], threads,
-                                  self.seed, *known).splitlines()[-1])
-        what = {"inferd": self.inferd, "llama": self.llama, "vllm": self.python}[engine]
-        with HTTP_ENGINES[engine](what, self.paths["hf" if engine == "vllm" else form], threads) as server:
-            result = load_client.measure(server.url, server.model, workloads, self.seed)
-            return {**result, "start_s": server.start_s, "memory_mib": server.memory_mib()}
-
-    def format(self, form):
-        """{"in_process": {engine: figures}, "http": {engine: figures}, "peaks", "peaks_after", "drift"} of one format."""
-        result = {"peaks": self.peaks(), "in_process": {}, "http": {}}
-        for engine in FORMATS[form]:
-            if engine not in self.arguments.engines:
-                continue
-            say(f"  {form}: {engine}")
-            result["in_process"][engine] = self.in_process(engine, form)
-            if self.arguments.workloads:
-                result["http"][engine] = self.over_http(engine, form)
-        before, after = result["peaks"], self.peaks()
-        result["peaks_after"] = after
-        result["drift"] = max(abs(after[key] / before[key] - 1) for key in ("read_gb_per_s", "int8_gop_per_s"))
-        return result
-
-    def round(self, save):
-        """The formats that the machine held still for, and all that were void; save(round so far) after each."""
-        result = {"load_before": os.getloadavg()[0], "in_process": {}, "http": {}, "peaks": {}, "void": []}
-        for form in self.arguments.formats:
-            for _ in range(MAX_TRIES):
-                got = self.format(form)
-                if got["drift"] <= self.arguments.max_drift:
-                    for key in ("in_process", "http", "peaks"):
-                        result[key][form] = got[key]
-                    save(result)
-                    break
-                result["void"].append({"format": form, **got})
-                save(result)
-                say(f"  void: the machine's limits drifted by {got['drift']:.0%} (something else ran?)")
-        return result
-
-
-def cells(rounds, *path):
-    """The value at `path` in each round that has it."""
-    found = []
-    for value in rounds:
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, (int, float)):
-            found.append(value)
-    return found
-
-
-def shown(values, digits=1):
-    if not values:
-        return "–"
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}..{max(values):,.{digits}f})"
-
-
-def ratio(rounds, ours, theirs):
-    each = [a / b for a, b in zip(cells(rounds, *ours), cells(rounds, *theirs))]
-    return f"{statistics.median(each):.2f}" if each else "–"
-
-
-def table(rounds, kind, form, rows):
-    """`rows`: (label, path below the engine). The ratio is inferd's figure by the peer's."""
-    engines = [engine for engine in FORMATS[form] if any(engine in r[kind].get(form, {}) for r in rounds)]
-    peers = [engine for engine in engines if engine != "inferd"]
-    lines = [f"| {form} | " + " | ".join(engines) + " | " + " | ".join(f"inferd / {peer}" for peer in peers) + " |",
-             "| --- " * (1 + len(engines) + len(peers)) + "|"]
-    for label, path in rows:
-        figures = [shown(cells(rounds, kind, form, engine, *path)) for engine in engines]
-        if all(figure == "–" for figure in figures):
-            continue
-        ratios = [ratio(rounds, (kind, form, "inferd", *path), (kind, form, peer, *path)) for peer in peers]
-        lines.append(f"| {label} | " + " | ".join(figures + ratios) + " |")
-    return "\n".join(lines)
-
-
-def limits(rounds, form):
-    taken = [r["peaks"][form] for r in rounds if form in r["peaks"]]
-    return ", ".join(f"{key} {statistics.median(peaks[key] for peaks in taken):g}" for key in taken[0] if key != "threads")
-
-
-def report(rounds, workloads):
-    in_process = [(f"prefill {n}, tok/s", (f"prefill_{n}",)) for n in PROMPTS] + [(f"decode {n}, tok/s", (f"decode_{n}",)) for n in STREAMS]
-    http = [(f"{name}: {label}", (name, key)) for name in workloads for key, label in (
-        ("tok_s", "tok/s"), ("ttft_p95_ms", "TTFT p95, ms"), ("gap_p95_ms", "gap p95, ms"), ("cold_ttft_ms", "cold TTFT, ms"),
-        ("long_ttft_ms", "TTFT of the long prompt, ms"), ("idle_gap_p50_ms", "gap before, ms"), ("gap_max_ms", "longest gap, ms"))]
-    http += [("start, s", ("start_s",)), ("memory after it all, MiB", ("memory_mib",))]
-    for form in FORMATS:
-        if any(form in r["in_process"] for r in rounds):
-            print(f"{form}: {len(cells(rounds, 'peaks', form, 'threads'))} rounds; limits in them (medians): {limits(rounds, form)}\n")
-            print(table(rounds, "in_process", form, in_process) + "\n")
-        if any(form in r["http"] for r in rounds):
-            print(table(rounds, "http", form, http) + "\n")
+JSON, PAGE = ROOT / "build" / "peers.json", ROOT / "docs" / "performance.md"
+MAX_TRIES = 3  # of a unit in a round; then the round is without it
 
 
 def names(known):
@@ -173,37 +40,119 @@ def names(known):
     return parse
 
 
-def main():
+def numbers(text):
+    return [int(word) for word in text.split(",") if word]
+
+
+def parse_arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=pathlib.Path, required=True)
+    parser.add_argument("--cache", type=pathlib.Path, help="where engines and models are kept")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "bench")
+    parser.add_argument("--json", type=pathlib.Path, default=JSON)
     parser.add_argument("--model", type=pathlib.Path, help="a Q4_K_M file; default: the catalog's qwen2.5-coder-0.5b")
+    parser.add_argument("--part", type=names(parts.PARTS), default=list(parts.PARTS), help=f"some of {','.join(parts.PARTS)} [all]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-drift", type=float, default=0.10,
-                        help="of the machine's limits around a format's figures; beyond it they are void")
+                        help="of the machine's limits around a unit's figures; beyond it they are void [0.1]")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--formats", type=names(FORMATS), default=list(FORMATS))
-    parser.add_argument("--engines", type=names(["inferd", "llama", "vllm", "openvino"]), default=["inferd", "llama", "vllm", "openvino"])
-    parser.add_argument("--append", action="store_true", help="keep the rounds of build/peers.json and add --rounds to them")
-    parser.add_argument("--workloads", type=names(load_client.WORKLOADS), default=list(load_client.WORKLOADS),
-                        help="over HTTP; an empty text: none")
-    arguments = parser.parse_args()
-    arguments.model = arguments.model or arguments.cache / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-    bench = Bench(arguments)
-    path = ROOT / "build" / "peers.json"
-    path.parent.mkdir(exist_ok=True)
-    rounds = json.loads(path.read_text())["rounds"] if arguments.append and path.exists() else []
-    wanted = len(rounds) + arguments.rounds
+    parser.add_argument("--formats", type=names(parts.FORMATS), help="default: all, but q4_k_m for contexts and ranks")
+    parser.add_argument("--engines", type=names(parts.ENGINES), default=list(parts.ENGINES))
+    parser.add_argument("--contexts", type=numbers, default=[8192],
+                        help="e.g. 8192,32000; llama.cpp reads 32,000 tokens for many minutes [8192]")
+    parser.add_argument("--workloads", type=names(load_client.WORKLOADS),
+                        help="over HTTP, for every engine; an empty text: none. Default: for each engine those that it may be the best in")
+    parser.add_argument("--minutes", type=float, default=float("inf"),
+                        help="begin no unit after so many; --resume goes on where that left off [no bound]")
+    more = parser.add_mutually_exclusive_group()
+    more.add_argument("--append", action="store_true", help="keep the rounds of build/peers.json and add --rounds to them")
+    more.add_argument("--resume", action="store_true", help="take what the first --rounds rounds of build/peers.json lack")
+    parser.add_argument("--report-only", action="store_true", help="print what build/peers.json holds, measure nothing")
+    parser.add_argument("--write-docs", action="store_true", help="also write the report into docs/performance.md, between its markers")
+    arguments = parser.parse_args(words)
+    if not arguments.report_only:
+        if arguments.cache is None:
+            parser.error("--cache is needed to measure")
+        arguments.model = arguments.model or arguments.cache / "models" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+    return arguments
 
-    def save(unfinished):
-        path.write_text(json.dumps({"rounds": rounds + [unfinished]}, indent=1))
 
-    while len(rounds) < wanted:
-        say(f"round {len(rounds) + 1} of {wanted}, load {os.getloadavg()[0]:.1f}")
-        rounds.append(bench.round(save))
-    report(rounds, arguments.workloads)
-    if void := sum(len(r["void"]) for r in rounds):
-        print(f"{void} times a format's figures were void.")
+def machine():
+    models = [line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {"cpu": models[0] if models else "unknown", "cpus": len(os.sched_getaffinity(0))}
+
+
+def load(path):
+    data = json.loads(path.read_text())
+    if any("parts" not in one for one in data["rounds"]):
+        raise SystemExit(f"{path} is of an earlier form of this program: move it away")
+    return data
+
+
+class Recorder:
+    """The JSON of all rounds; written after every unit."""
+
+    def __init__(self, path, keep):
+        self.path = path
+        if path.exists() and not keep:
+            path.rename(path.with_suffix(".old.json"))
+        self.data = load(path) if path.exists() else {"machine": machine(), "facts": {}, "rounds": []}
+
+    def round(self, number):
+        rounds = self.data["rounds"]
+        while len(rounds) <= number:
+            rounds.append({"parts": {}, "void": []})
+        return rounds[number]
+
+    def save(self):
+        self.path.parent.mkdir(exist_ok=True)
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(self.data, indent=1))
+        part.rename(self.path)
+
+
+def is_there(one_round, part, unit, engines):
+    found = report.unit_of(one_round, part, unit)
+    return bool(found) and set(engines) <= set(found["engines"])
+
+
+def measure_unit(bench, recorder, number, part, unit):
+    name, engines, function = unit
+    one_round = recorder.round(number)
+    for _ in range(MAX_TRIES):
+        say(f"  {part}: {name}")
+        got = bench.measure(engines, function, number)
+        if got["drift"] <= bench.arguments.max_drift:
+            one_round["parts"].setdefault(part, {})[name] = got
+            recorder.save()
+            return
+        one_round["void"].append({"part": part, "unit": name, **got})
+        recorder.save()
+        say(f"  void: the machine's limits drifted by {got['drift']:.0%} (something else ran?)")
+
+
+def measure(arguments):
+    recorder = Recorder(arguments.json, arguments.append or arguments.resume)
+    first = len(recorder.data["rounds"]) if arguments.append else 0
+    end = time.monotonic() + 60 * arguments.minutes
+    with parts.Bench(arguments) as bench:
+        for form in arguments.formats or parts.FORMATS:
+            recorder.data["facts"][form] = bench.facts(form)
+        for number in range(first, first + arguments.rounds):
+            say(f"round {number + 1} of {first + arguments.rounds}, load {os.getloadavg()[0]:.1f}")
+            for part in arguments.part:
+                for unit in bench.units(part):
+                    if time.monotonic() < end and unit[1] and not is_there(recorder.round(number), part, *unit[:2]):
+                        measure_unit(bench, recorder, number, part, unit)
+    return recorder.data
+
+
+def main():
+    arguments = parse_arguments()
+    data = load(arguments.json) if arguments.report_only else measure(arguments)
+    text = report.markdown(data)
+    print(text)
+    if arguments.write_docs:
+        PAGE.write_text(report.with_generated(PAGE.read_text(), text))
     return 0
 
 

@@ -4,7 +4,8 @@ it must not take the cores from the server that it measures.
 
 Output lengths are fixed by ignore_eos and min_tokens. Prompts are random common words, so that nothing is shared but the chat template
 and, in `shared_prefix`, the prefix; their lengths are calibrated by the server's own usage counts. TTFT: from sending to the first text.
-Gap: between two texts of one stream.
+Gap: between two texts of one stream. prefill_N: tokens of one prompt by its TTFT. decode_N: new tokens a second of N streams while all of
+them run.
 """
 import asyncio
 import dataclasses
@@ -114,6 +115,25 @@ def figures(answers, seconds):
             "prompt_tokens": statistics.median(a.prompt_tokens for a in answers)}
 
 
+def steady_rate(answers):
+    """New tokens a second of streams while all of them run: from the last one's first token to the first one's last."""
+    begin, end = max(a.times[0] for a in answers), min(a.times[-1] for a in answers)
+    tokens = sum((a.tokens / len(a.times)) * sum(begin < time <= end for time in a.times) for a in answers)
+    if end <= begin:
+        raise RuntimeError("the streams did not run together: give them more tokens")
+    return tokens / (end - begin)
+
+
+async def prefill(client, rng, prompt_tokens, tries=2):
+    answers = [await client.generate(client.prompt(rng, prompt_tokens), 1) for _ in range(tries)]
+    return {"tok_s": statistics.median(a.prompt_tokens / (a.times[0] - a.begin) for a in answers)}
+
+
+async def decode(client, rng, streams, prompt_tokens=128, new_tokens=96):
+    prompts = [client.prompt(rng, prompt_tokens) for _ in range(streams)]
+    return {"tok_s": steady_rate(await asyncio.gather(*(client.generate(prompt, new_tokens) for prompt in prompts)))}
+
+
 async def closed_loop(client, streams, prompts, new_tokens):
     """`streams` clients, each of which sends its next prompt when its last answer has come."""
     left, answers = iter(prompts), []
@@ -165,6 +185,12 @@ async def long_prefill(client, rng, streams=4, long_tokens=2048, new_tokens=400)
 
 
 WORKLOADS = {
+    "prefill_512": lambda client, rng: prefill(client, rng, 512),
+    "prefill_2048": lambda client, rng: prefill(client, rng, 2048),
+    "decode_1": lambda client, rng: decode(client, rng, 1),
+    "decode_2": lambda client, rng: decode(client, rng, 2),
+    "decode_8": lambda client, rng: decode(client, rng, 8),
+    "decode_16": lambda client, rng: decode(client, rng, 16),
     "c1_p128": lambda client, rng: plain(client, rng, 1, 128),
     "c4_p128": lambda client, rng: plain(client, rng, 4, 128),
     "c16_p128": lambda client, rng: plain(client, rng, 16, 128),
@@ -173,6 +199,12 @@ WORKLOADS = {
     "shared_prefix": shared_prefix,
     "long_prefill": long_prefill,
 }
+
+
+def first_token_s(url, model):
+    """Seconds to the first text of a short prompt."""
+    answer = asyncio.run(Client(url, model).generate("Say hello.", 2))
+    return answer.times[0] - answer.begin
 
 
 def measure(url, model, workloads, seed):

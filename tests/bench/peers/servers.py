@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-READY_S = 300
+READY_S = 600
 END_S = 30
 
 
@@ -54,6 +54,7 @@ class Server:
         self.model = model
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [str(word).replace("{port}", str(self.port)) for word in command]
+        self.shown = " ".join(os.path.basename(str(word)) for word in command).replace("{port}", "8000")  # without the folders of files
         self._environment = {**os.environ, **(environment or {})}
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
 
@@ -83,8 +84,16 @@ class Server:
     def memory_mib(self):
         return memory_mib(self._process.pid)
 
+    def pause(self):
+        """Takes no CPU until resume()."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self):
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def __exit__(self, *_):
         if self._process.poll() is None:
+            self.resume()  # a stopped process does not hear SIGTERM
             self._process.send_signal(signal.SIGTERM)
             try:
                 self._process.wait(END_S)
@@ -92,7 +101,7 @@ class Server:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
         self._log.close()
-        os.unlink(self._log.name)
+        pathlib.Path(self._log.name).unlink(missing_ok=True)
 
 
 def inferd(binary, model, threads):
