@@ -127,9 +127,10 @@ Result<> CheckLengths(const CommandLine& line, std::int64_t max_model_len) {
 
 /// Rounds outside, measurements inside: a disturbance of some seconds then spoils one round of a
 /// few of them instead of all rounds of one.
-Result<std::vector<Measurement>> MeasureAll(const CommandLine& line, leader::Leader* leader) {
-  INFERD_TRY(CheckLengths(line, leader->max_model_len()));
-  EngineTimer timer(leader, kStallDeadlineMs, [] { return StopRequested(); });
+Result<std::vector<Measurement>> MeasureAll(const CommandLine& line,
+                                            std::int64_t max_model_len,
+                                            EngineTimer& timer) {
+  INFERD_TRY(CheckLengths(line, max_model_len));
   INFERD_TRY(timer.Prefill(kWarmUpTokens));
   std::vector<Measurement> all = Measurements(line.bench);
   for (std::int64_t round = 0; round < line.bench.rounds; ++round) {
@@ -185,9 +186,11 @@ Result<> Bench(const CommandLine& line) {
     INFERD_ASSIGN(profile, PlanProfile(bench.write_profile, config, options));
   }
   INFERD_ASSIGN(const auto leader, leader::Leader::Start(std::move(options)));
+  // Generations that a measurement gives up speak to the timer until the leader has stopped.
+  EngineTimer timer(leader.get(), kStallDeadlineMs, [] { return StopRequested(); });
   Result<> ready = WaitUntilReady(leader.get());
-  auto measured =
-      ready.ok() ? MeasureAll(line, leader.get()) : Result<std::vector<Measurement>>(ready.error());
+  auto measured = ready.ok() ? MeasureAll(line, leader->max_model_len(), timer)
+                             : Result<std::vector<Measurement>>(ready.error());
   leader->BeginDrain();
   leader->Stop();
   if (!measured.ok()) {

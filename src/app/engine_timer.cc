@@ -20,6 +20,7 @@ using SteadyClock = std::chrono::steady_clock;
 using Times = std::vector<SteadyClock::time_point>;
 
 constexpr std::chrono::milliseconds kLookAgain{200};
+constexpr std::int64_t kPromptTokensPerDeadline = 8192;
 constexpr std::int64_t kMostPromptIds = 20'000;  // ordinary ids of every vocabulary
 
 double Seconds(SteadyClock::duration duration) {
@@ -177,6 +178,12 @@ Result<> EngineTimer::Submit(std::int64_t streams, std::int64_t context, std::in
   return {};
 }
 
+Result<> EngineTimer::WaitForFirst(std::int64_t context) {
+  // A prompt makes no token while it is read.
+  const std::int64_t deadlines = context / kPromptTokensPerDeadline + 1;
+  return sink_->WaitForTokens(1, deadlines * stall_deadline_ms_, give_up_);
+}
+
 Result<> EngineTimer::Drain(std::int64_t streams) {
   for (std::int64_t stream = 0; stream < streams; ++stream) {
     service_->Cancel({.io = 0, .slot = static_cast<std::uint32_t>(stream), .generation = round_},
@@ -205,7 +212,7 @@ Result<> EngineTimer::Drain(std::int64_t streams) {
 Result<EngineTiming> EngineTimer::Prefill(std::int64_t tokens) {
   const auto begin = SteadyClock::now();
   INFERD_TRY(Submit(1, tokens, 1));
-  INFERD_TRY(sink_->WaitForTokens(1, stall_deadline_ms_, give_up_));
+  INFERD_TRY(WaitForFirst(tokens));
   const double seconds = Seconds(sink_->times()[0][0] - begin);
   INFERD_TRY(Drain(1));
   return EngineTiming{.seconds = seconds, .tokens_per_s = static_cast<double>(tokens) / seconds};
@@ -223,7 +230,7 @@ Result<EngineTiming> EngineTimer::Decode(std::int64_t streams,
                                          std::int64_t tokens,
                                          std::int64_t chunk) {
   INFERD_TRY(Submit(streams, context, DecodeTokens(streams, context, tokens, chunk)));
-  INFERD_TRY(sink_->WaitForTokens(1, stall_deadline_ms_, give_up_));
+  INFERD_TRY(WaitForFirst(context));
   SteadyClock::time_point begin{};
   for (const Times& times : sink_->times()) {
     begin = std::max(begin, times.front());

@@ -22,11 +22,13 @@ struct EngineTiming {
 };
 
 /// Prompts are pseudo-random token ids, new ones for each call, so that no cache helps. One thread
-/// calls it; `service` must be ready, and outlives it.
+/// calls it; `service` outlives it, and must be ready before something is timed.
 class EngineTimer {
  public:
   /// `give_up` is asked a few times a second; a measurement then ends with kCancelled. One that
-  /// makes no progress for `stall_deadline_ms` ends with kDeadlineExceeded.
+  /// makes no progress for `stall_deadline_ms` (for each begun 8,192 tokens of a prompt, while it
+  /// is read) ends with kDeadlineExceeded. What was then begun runs on and tells this object, which
+  /// is therefore destroyed after the service has stopped.
   EngineTimer(leader::InferenceService* service,
               std::int64_t stall_deadline_ms,
               std::function<bool()> give_up);
@@ -54,6 +56,8 @@ class EngineTimer {
   class Sink;
 
   Result<> Submit(std::int64_t streams, std::int64_t context, std::int64_t max_tokens);
+  /// Until each stream of what was submitted last has a token, after prompts of `context` tokens.
+  Result<> WaitForFirst(std::int64_t context);
   /// Until no generation is left, and no step, so that the next measurement has the machine to
   /// itself.
   Result<> Drain(std::int64_t streams);

@@ -58,6 +58,18 @@ def test_bench(inferd, toy):
     assert run(inferd, "bench", str(toy), "--streams", "0").returncode == 1
 
 
+def test_a_bench_that_is_stopped_ends_in_order(inferd, toy):
+    """While generations run, which speak to it until the leader has stopped."""
+    process = subprocess.Popen([inferd, "bench", str(toy), "--prompt-tokens", "8", "--streams", "8", "--context", "8", "--output-tokens", "100",
+                                "--rounds", "100", "--threads", "1", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert json.loads(process.stdout.readline())["phase"] == "prefill"  # a decode has begun
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert "stopped" in said
+
+
 def test_a_missing_model_is_a_sentence(inferd, tmp_path):
     missing = run(inferd, str(tmp_path / "none"), "--port", "0")
     assert missing.returncode == 1
