@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of any batch with int8 forms: a chunk of a panel is decoded to bytes in the first-level
-// cache and used by tiles of up to 6 tokens x 32 rows. Byte forms are their own decoded blocks.
-// Bytes moved: the panel once per 512 rows, the activations once per panel.
+// Products of prefills with int8 forms, and of any batch with byte forms: a chunk of a panel is
+// decoded to bytes in the first-level cache and used by tiles of up to 6 tokens x 32 rows. Byte
+// forms are their own decoded blocks. Bytes moved: the panel once per 512 rows, the activations
+// once per panel.
 #include "kernels/matmul/int8_avx512.h"
 #include "kernels/matmul/matmul_avx512.h"
 
@@ -252,7 +253,9 @@ void GemmForm(const MatMulArgs& args) {
   constexpr std::int64_t kLines = (kBlock + 63) / 64;
   const std::int64_t m = args.m;
   const std::int64_t blocks = args.k / 32;
-  const bool from_memory = m <= kMidRows;  // few rows per panel: weights must stream
+  // Few rows per panel: weights must stream. Packed forms come here with more (matmul.cc).
+  constexpr std::int64_t kStreamRows = 32;
+  const bool from_memory = IsDecoded(kForm) && m <= kStreamRows;
   const std::int64_t chunk = from_memory ? 4 : kMatMulChunk;
   const std::int64_t tiles = (m + 5) / 6;  // evenly: 16 = 5 + 5 + 6, not 6 + 6 + 4
   float* c = reinterpret_cast<float*>(args.scratch);

@@ -56,7 +56,7 @@ INFERD_INLINE inline __m512i Group(const std::uint8_t* q, int b, int g) {
 
 // Scales (and mins) of one brick of a block; `half` selects the 16 k of forms with two scales.
 template <PackForm kForm>
-INFERD_INLINE inline __m512 SmallScale(const std::uint8_t* head,
+INFERD_INLINE inline __m512 BrickScale(const std::uint8_t* head,
                                        const std::uint8_t* block,
                                        int brick,
                                        int half) {

@@ -81,7 +81,7 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
         Brick<kHalves> brick;
         Unroll<8>([&](auto g) INFERD_INLINE { brick.w[g] = Group<kForm>(panel + kQuants, b, g); });
         Unroll<kHalves>([&](auto half) INFERD_INLINE {
-          brick.d[half] = SmallScale<kForm>(head, panel, b, half);
+          brick.d[half] = BrickScale<kForm>(head, panel, b, half);
         });
         if constexpr (kMin) {
           brick.min = _mm512_mul_ps(HalfRow(head + 64 + b * 32), ByteRow(panel + 32 + b * 16));

@@ -55,7 +55,7 @@ void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t 
           });
         });
         Unroll<2>([&](auto brick) INFERD_INLINE {
-          const __m512 dw = SmallScale<kForm>(head, panel, brick, half);
+          const __m512 dw = BrickScale<kForm>(head, panel, brick, half);
           __m512 dm = _mm512_setzero_ps();
           if constexpr (kMin) {
             dm = _mm512_mul_ps(HalfRow(head + 64 + brick * 32), ByteRow(panel + 32 + brick * 16));

@@ -6,10 +6,10 @@
 
 namespace inferd::comm {
 
-/// memcpy past this core's caches where the CPU has such stores: the reader would take every line
-/// from there, which costs 30 ns a line between cores that are far apart (other dies, other
-/// sockets), and the next write takes it back. Done before anything that the caller stores
-/// afterwards. Nothing may overlap.
+/// memcpy; from 2 KiB on past this core's caches where the CPU has such stores: the reader would
+/// take every line from there, which costs 30 ns a line between cores that are far apart (other
+/// dies, other sockets), and the next write takes it back. Done before a release store that follows
+/// it. Nothing may overlap.
 void CopyForOthers(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace inferd::comm
