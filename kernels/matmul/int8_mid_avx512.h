@@ -66,7 +66,10 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
   constexpr int kHalves = LayoutOf(kForm).mode == ScaleMode::kTwo ? 2 : 1;
   constexpr bool kMin = LayoutOf(kForm).mode == ScaleMode::kOneMin;
   constexpr int kTogether = 4;  // as many sums as the latency of vpdpbusd asks for
+  constexpr int kLines = (kBlock + 63) / 64;
   const std::int64_t m = args.m;
+  const std::int64_t turns = m < kTogether ? 1 : m / kTogether;
+  const auto lines_each = static_cast<int>((kLines / 2 + turns) / turns);
   const std::ptrdiff_t lda = args.ld_int8;
   const ActBlock* a = args.a_int8;
   float* const sums = reinterpret_cast<float*>(args.scratch);  // [brick][token][16]
@@ -77,7 +80,10 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
     panel += kSuperHeader;
     for (int j = 0; j < kPerSuper; ++j, panel += kBlock, ++a) {
       Unroll<2>([&](auto b) INFERD_INLINE {
-        PrefetchShare<kBlock / 64, 2, b>(panel);
+        // Spread over the tokens: a burst would fill the miss buffers and stall the loads behind
+        // it.
+        const std::uint8_t* ahead = panel + kPrefetchAhead + kLines * b / 2 * 64;
+        const std::uint8_t* const ahead_end = panel + kPrefetchAhead + kLines * (b + 1) / 2 * 64;
         Brick<kHalves> brick;
         Unroll<8>([&](auto g) INFERD_INLINE { brick.w[g] = Group<kForm>(panel + kQuants, b, g); });
         Unroll<kHalves>([&](auto half) INFERD_INLINE {
@@ -90,6 +96,9 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
         const ActBlock* x = a;
         std::int64_t t = 0;
         for (; t + kTogether <= m; t += kTogether, x += kTogether * lda, f += kTogether * 16) {
+          for (int line = 0; line < lines_each && ahead < ahead_end; ++line, ahead += 64) {
+            Prefetch(ahead);
+          }
           BrickTokens<kMin, kHalves, kTogether>(brick, x, lda, f);
         }
         for (; t < m; ++t, x += lda, f += 16) {
