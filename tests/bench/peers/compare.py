@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """inferd beside llama.cpp, vLLM's CPU build and OpenVINO GenAI on this machine: `./dev bench peers`.
 
-  in-process   prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams: 3.1 minutes a round
-  contexts     decode of one stream after --contexts tokens: 1.6 minutes (32,000 tokens: some 20)
-  ranks        inferd as two processes (--tp 2, --pp 2) beside one of two threads: 0.4 minutes
-  all-reduce   of two ranks, with the barrier beside it: 0.1 minutes
-  http         load_client.py's workloads, one client for all: 7.3 minutes
+  in-process   prefill of 512 and 2,048 tokens, decode at 1, 2, 8 and 16 streams
+  contexts     decode of one stream after --contexts tokens
+  ranks        inferd as two processes (--tp 2, --pp 2) beside one of two threads
+  all-reduce   of two ranks, with the barrier beside it
+  http         load_client.py's workloads, one client for all
 
-(Minutes on two quiet cores of a Zen 4, reckoned; the report ends with those that it measured.)
+docs/performance.md, "Measuring the peers", has the minutes that each takes; the report ends with those that it measured.
 
 A round takes all chosen parts, unit by unit (a format, mostly): the machine's limits, every engine once, the limits again; where they
 drift by more than --max-drift a unit's figures are void and taken anew. Every second round has the engines in reverse. Writes
@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -29,6 +30,7 @@ from install import say
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 JSON, PAGE = ROOT / "build" / "peers.json", ROOT / "docs" / "performance.md"
 MAX_TRIES = 3  # of a unit in a round; then the round is without it
+MAX_FAILURES = 2  # of an engine in a unit of a round, for which --resume takes the unit again
 
 
 def names(known):
@@ -65,7 +67,9 @@ def parse_arguments(words=None):
                         help="begin no unit after so many; --resume goes on where that left off [no bound]")
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--append", action="store_true", help="keep the rounds of build/peers.json and add --rounds to them")
-    more.add_argument("--resume", action="store_true", help="take what the first --rounds rounds of build/peers.json lack")
+    more.add_argument("--resume", action="store_true",
+                      help="take units of the first --rounds rounds of build/peers.json that lack an engine, with all that they have; it looks at "
+                      "engines only: whether --workloads, --contexts or --model are those of before, it cannot tell")
     parser.add_argument("--report-only", action="store_true", help="print what build/peers.json holds, measure nothing")
     parser.add_argument("--write-docs", action="store_true", help="also write the report into docs/performance.md, between its markers")
     arguments = parser.parse_args(words)
@@ -82,7 +86,12 @@ def machine():
 
 
 def load(path):
-    data = json.loads(path.read_text())
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SystemExit(f"{path} is not there: nothing was measured yet") from None
+    except ValueError as error:
+        raise SystemExit(f"{path} is no JSON: {error}") from None
     if any("parts" not in one for one in data["rounds"]):
         raise SystemExit(f"{path} is of an earlier form of this program: move it away")
     return data
@@ -110,9 +119,35 @@ class Recorder:
         part.rename(self.path)
 
 
-def is_there(one_round, part, unit, engines):
-    found = report.unit_of(one_round, part, unit)
-    return bool(found) and set(engines) <= set(found["engines"])
+def failures(found, engine):
+    """How often an engine failed while a unit of a round was finished; the first time is told by its error alone."""
+    return found.get("failures", {}).get(engine, int(engine in found.get("errors", {})))
+
+
+def due(one_round, part, unit, wanted):
+    """What a unit is to be measured with: engines that are wanted and those that it has, since ratios are of the same minutes; or nothing."""
+    name, able, _ = unit
+    found = report.unit_of(one_round, part, name) or {"engines": {}}
+    there = found["engines"]
+    if all(engine in there or failures(found, engine) >= MAX_FAILURES for engine in able if engine in wanted):
+        return []
+    if beyond := [engine for engine in there if engine not in able]:
+        say(f"  {part}: {name} stays as it is: with these flags {', '.join(beyond)} would not be measured again")
+        return []
+    return [engine for engine in able if engine in wanted or engine in there]
+
+
+def settle(one_round, part, name, got):
+    """Puts what was measured into its round; beside the void ones if it lacks an engine that the unit has."""
+    units = one_round["parts"].setdefault(part, {})
+    old = units.get(name, {"engines": {}})
+    failed = {engine: failures(old, engine) + (engine in got["errors"]) for engine in {**old.get("errors", {}), **got["errors"]}}
+    if lacks := [engine for engine in old["engines"] if engine not in got["engines"]]:
+        say(f"  the figures of before stay: now {', '.join(lacks)} failed")
+        one_round["void"].append({"part": part, "unit": name, "lacks": lacks, **got})
+        old["failures"] = {**old.get("failures", {}), **failed}
+    else:
+        units[name] = {**got, "failures": {**old.get("failures", {}), **failed}}
 
 
 def measure_unit(bench, recorder, number, part, unit):
@@ -122,7 +157,7 @@ def measure_unit(bench, recorder, number, part, unit):
         say(f"  {part}: {name}")
         got = bench.measure(engines, function, number)
         if got["drift"] <= bench.arguments.max_drift:
-            one_round["parts"].setdefault(part, {})[name] = got
+            settle(one_round, part, name, got)
             recorder.save()
             return
         one_round["void"].append({"part": part, "unit": name, **got})
@@ -130,28 +165,47 @@ def measure_unit(bench, recorder, number, part, unit):
         say(f"  void: the machine's limits drifted by {got['drift']:.0%} (something else ran?)")
 
 
+def engines_there(rounds, some_parts):
+    """Those that have figures: a unit that is taken again needs them all."""
+    return {engine for r in rounds for part in some_parts for found in r["parts"].get(part, {}).values() for engine in found["engines"]}
+
+
 def measure(arguments):
     recorder = Recorder(arguments.json, arguments.append or arguments.resume)
     first = len(recorder.data["rounds"]) if arguments.append else 0
     end = time.monotonic() + 60 * arguments.minutes
-    with parts.Bench(arguments) as bench:
-        for form in arguments.formats or parts.FORMATS:
+    there = engines_there(recorder.data["rounds"][first:first + arguments.rounds], arguments.part)
+    wanted = {*arguments.engines, *parts.RANKS, *parts.BACKENDS}
+    with parts.Bench(arguments, [engine for engine in parts.ENGINES if engine in wanted | there]) as bench:
+        for form in parts.formats_of(arguments, parts.WITH_SHARES):
             recorder.data["facts"][form] = bench.facts(form)
         for number in range(first, first + arguments.rounds):
             say(f"round {number + 1} of {first + arguments.rounds}, load {os.getloadavg()[0]:.1f}")
             for part in arguments.part:
                 for unit in bench.units(part):
-                    if time.monotonic() < end and unit[1] and not is_there(recorder.round(number), part, *unit[:2]):
-                        measure_unit(bench, recorder, number, part, unit)
+                    if time.monotonic() < end and (engines := due(recorder.round(number), part, unit, wanted)):
+                        measure_unit(bench, recorder, number, part, (unit[0], engines, unit[2]))
     return recorder.data
 
 
-def main():
-    arguments = parse_arguments()
+def end_in_order_on_sigterm():
+    """Contexts unwind: without that a server that is kept would stay behind, stopped."""
+    def end(number, _):
+        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt that
+        sys.exit(128 + number)
+    signal.signal(signal.SIGTERM, end)
+
+
+def main(words=None):
+    arguments = parse_arguments(words)
+    if not arguments.report_only:
+        end_in_order_on_sigterm()
     data = load(arguments.json) if arguments.report_only else measure(arguments)
     text = report.markdown(data)
     print(text)
     if arguments.write_docs:
+        if not report.has_figures(data):
+            raise SystemExit(f"no unit of {arguments.json} has figures: {PAGE} stays as it is")
         PAGE.write_text(report.with_generated(PAGE.read_text(), text))
     return 0
 

@@ -23,10 +23,14 @@ LLAMA_TARGETS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-
 HOUR_S = 3600
 
 
+class CommandFailed(SystemExit):
+    """Ends the program with a sentence, but for who knows how to go on."""
+
+
 def run(*command, timeout=HOUR_S, **more):
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=timeout, **more)
     if done.returncode != 0:
-        raise SystemExit(f"{command[0]} failed ({done.returncode}):\n{done.stderr[-3000:]}")
+        raise CommandFailed(f"{command[0]} failed ({done.returncode}):\n{done.stderr[-3000:]}")
     return done.stdout
 
 
@@ -115,17 +119,16 @@ AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 """
 
 
-def convert(cache, gguf, engines):
-    """{format: path} for every format that the engines are measured with."""
+def convert(cache, gguf, engines, formats=("q8_0", "bf16")):
+    """{format: path} of `gguf`, of `formats`, and of what the engines need besides. llama.cpp is built if a file has yet to be made."""
     folder = cache / "peers" / "models" / gguf.stem
     folder.mkdir(parents=True, exist_ok=True)
-    quantize = llama(cache) / "llama-quantize"
     paths = {"q4_k_m": gguf}
-    for name in ("Q8_0", "BF16"):
+    for name in (name for name in ("Q8_0", "BF16") if name.lower() in formats):
         path = paths[name.lower()] = folder / f"{name.lower()}.gguf"
         if not path.exists():
             say(f"converting to {name}")
-            run(quantize, "--allow-requantize", gguf, path.with_suffix(".part"), name)
+            run(llama(cache) / "llama-quantize", "--allow-requantize", gguf, path.with_suffix(".part"), name)
             path.with_suffix(".part").rename(path)
     if not {"vllm", "openvino"} & set(engines):
         return paths

@@ -19,7 +19,7 @@ from install import run, say
 PROMPTS, STREAMS, CONTEXT, NEW_TOKENS = (512, 2048), (1, 2, 8, 16), 128, 64
 RANK_PROMPT, RANK_STREAMS = 512, (1, 8)
 RANKS = {"2 threads": [], "tp 2": ["--tp", 2], "pp 2": ["--pp", 2]}
-REDUCED_BYTES = (4096, 65536)
+BACKENDS, REDUCED_BYTES = ("shm", "tcp"), (4096, 65536)
 PARTS = ("in-process", "contexts", "ranks", "all-reduce", "http")
 ENGINES = ("inferd", "llama", "vllm", "openvino")
 # Which engines run a format; OpenVINO's int8 and int4 stand for 8 and 4 bits.
@@ -34,7 +34,15 @@ HTTP = {"q4_k_m": {"inferd": ["c1_p128", *LOADS, "shared_prefix", "long_prefill"
         "q8_0": {"inferd": LOADS, "openvino": LOADS},
         "bf16": {"inferd": [*STEADY, *LOADS, "shared_prefix"], "vllm": [*STEADY, *LOADS, "shared_prefix"]}}
 DEFAULT_FORMATS = {"in-process": list(FORMATS), "contexts": ["q4_k_m"], "ranks": ["q4_k_m"], "http": list(FORMATS)}
+WITH_SHARES = ("in-process", "contexts", "http")  # parts whose tables have shares of the machine's limits
 PEAKS_HOLD_S = 5
+
+
+def formats_of(arguments, some_parts=PARTS):
+    """Those that the chosen ones among `some_parts` measure."""
+    chosen = {form for part in arguments.part if part in some_parts and part in DEFAULT_FORMATS
+              for form in arguments.formats or DEFAULT_FORMATS[part]}
+    return [form for form in FORMATS if form in chosen]
 
 
 def joined(values):
@@ -53,7 +61,7 @@ class Unit:
         begin = time.perf_counter()
         try:
             yield
-        except (Exception, SystemExit) as error:  # whatever an engine does
+        except (Exception, install.CommandFailed) as error:  # whatever an engine does; not an end that was asked for
             self.result["errors"][engine] = f"{type(error).__name__}: {error}"[:2000]
             say(f"    {engine} failed: {str(error)[:300]}")
         self.result["seconds"][engine] = round(time.perf_counter() - begin, 1)
@@ -66,15 +74,15 @@ class Unit:
 
 
 class Bench:
-    """A context manager: servers that are kept from round to round (stopped in between) end with it."""
+    """A context manager: servers that are kept from round to round (stopped in between) end with it. `engines`: those that it can measure."""
 
-    def __init__(self, arguments):
-        self.arguments = arguments
+    def __init__(self, arguments, engines):
+        self.arguments, self.engines = arguments, engines
         self.inferd = arguments.build / "inferd"
         self.programs = arguments.build / "tests" / "bench"
-        self.llama = install.llama(arguments.cache)
-        self.paths = install.convert(arguments.cache, arguments.model, arguments.engines)
-        self.python = install.torch_python(arguments.cache) if {"vllm", "openvino"} & set(arguments.engines) else None
+        self.llama = install.llama(arguments.cache) if "llama" in engines else None
+        self.paths = install.convert(arguments.cache, arguments.model, engines, formats_of(arguments))
+        self.python = install.torch_python(arguments.cache) if {"vllm", "openvino"} & set(engines) else None
         self.seed = str(time.time_ns())  # new prompts in each round of each run: no server's cache holds them
         self._kept = {}
         self._stack = contextlib.ExitStack()
@@ -101,7 +109,7 @@ class Bench:
 
     def units(self, part):
         """[(name, engines, function)]: `function(unit, engine, number)` gives an engine's figures in round `number`."""
-        chosen, formats = self.arguments.engines, self.arguments.formats or DEFAULT_FORMATS.get(part)
+        chosen, formats = self.engines, self.arguments.formats or DEFAULT_FORMATS.get(part)
         if part == "in-process":
             return [(form, [e for e in FORMATS[form] if e in chosen and e != "vllm"],
                      lambda unit, engine, _, form=form: self.in_process(unit, engine, form)) for form in formats]
@@ -112,7 +120,7 @@ class Bench:
         if part == "ranks":
             return [(form, list(RANKS), lambda unit, ranks, _, form=form: self.ranks(unit, ranks, form)) for form in formats]
         if part == "all-reduce":
-            return [("float", ["shm", "tcp"], lambda unit, backend, _: self.all_reduce(unit, backend))]
+            return [("float", list(BACKENDS), lambda unit, backend, _: self.all_reduce(unit, backend))]
         plan = {form: {e: names for e, names in self.workloads(form).items() if e in chosen} for form in formats}
         return [(form, list(plan[form]), lambda unit, engine, number, form=form: self.over_http(unit, engine, form, plan[form][engine], number))
                 for form in formats if plan[form]]
@@ -192,32 +200,36 @@ class Bench:
                                    *workloads).splitlines()[-1])
 
     def over_http(self, unit, engine, form, workloads, number):
-        """{workload: figures, "start_s", "first_token_s", "memory_mib", ...}"""
+        """{workload: figures, "memory_mib", and of a server that was started for them "start_s", "first_token_s", "ready_mib" (after that token)}"""
         seed = f"{self.seed}/{number}"
         if engine == "openvino":
             return self.openvino(unit, form, seed, workloads)
-        server, result = self.server(engine, form)
+        server, is_new = self.server(engine, form)
         unit.result["commands"][engine] = [server.shown]
         try:
+            result = {}
+            if is_new:
+                first_token_s = server.start_s + load_client.first_token_s(server.url, server.model)
+                result = {"start_s": server.start_s, "first_token_s": first_token_s, "ready_mib": server.memory_mib()}
             result.update(load_client.measure(server.url, server.model, workloads, seed))
             return {**result, "memory_mib": server.memory_mib()}
         finally:
             self.put_away(engine, form, server)
 
     def server(self, engine, form):
-        """A server that answers, and {"start_s", ...} if it was started now."""
-        if server := self._kept.get((engine, form)):
-            server.resume()
-            return server, {}
+        """A server that answers, and whether it was started now."""
+        if server := self._kept.pop((engine, form), None):
+            if server.is_running():
+                server.resume()
+                return server, False
+            server.__exit__()
         what = {"inferd": self.inferd, "llama": self.llama, "vllm": self.python}[engine]
         server = HTTP_ENGINES[engine](what, self.paths["hf" if engine == "vllm" else form], self.arguments.threads)
-        self._stack.enter_context(server)
-        first_token_s = server.start_s + load_client.first_token_s(server.url, server.model)
-        return server, {"start_s": server.start_s, "first_token_s": first_token_s, "ready_mib": server.memory_mib()}
+        return self._stack.enter_context(server), True
 
     def put_away(self, engine, form, server):
-        """vLLM takes a minute and a half to start: it is kept, without CPU."""
-        if engine == "vllm":
+        """vLLM takes a minute and a half to start: it is kept, without CPU, while it lives."""
+        if engine == "vllm" and server.is_running():
             server.pause()
             self._kept[engine, form] = server
         else:

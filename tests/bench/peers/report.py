@@ -75,10 +75,10 @@ def ratios(rounds, part, unit, ours, theirs, path):
 
 
 def table(rounds, part, unit, rows, compared, title=None, facts=None):
-    """One unit. `compared`: pairs of engines whose ratio is shown. With `facts`, and rows that have limits, also the first engine's share."""
-    engines = [e for e in order(rounds, part, unit)]
+    """One unit. `compared`: pairs of engines whose ratio is shown. With `facts` also the first engine's shares of limits, if it has any."""
+    engines = order(rounds, part, unit)
     compared = [(a, b) for a, b in compared if a in engines and b in engines]
-    has_limits = facts is not None and any(row.limit for row in rows)
+    has_limits = facts is not None and any(value(r, part, unit, engines[0], row.path) is not None for row in rows if row.limit for r in rounds)
     head = [title or unit, *engines, *(f"{a} / {b}" for a, b in compared), *([f"{engines[0]}, of the limit"] if has_limits else [])]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for row in rows:
@@ -95,7 +95,7 @@ def table(rounds, part, unit, rows, compared, title=None, facts=None):
 
 def order(rounds, part, unit):
     """Engines that have figures, inferd first."""
-    known = [*parts.ENGINES, *parts.RANKS, "shm", "tcp"]
+    known = [*parts.ENGINES, *parts.RANKS, *parts.BACKENDS]
     there = {engine for r in rounds for engine, figures in ((unit_of(r, part, unit) or {}).get("engines") or {}).items() if figures}
     return [engine for engine in known if engine in there]
 
@@ -139,7 +139,7 @@ def http_rows(form, rounds):
                 ("gap_p95_ms", "gap p95, ms", 1), ("cold_ttft_ms", "cold TTFT, ms", 0), ("long_ttft_ms", "TTFT of the long prompt, ms", 0),
                 ("idle_gap_p50_ms", "gap before, ms", 1), ("gap_max_ms", "longest gap, ms", 0))]
     return rows + [Row("start to ready, s", ("start_s",), 2), Row("start to the first token, s", ("first_token_s",), 2),
-                   Row("memory when ready, MiB", ("ready_mib",), 0), Row("memory after it all, MiB", ("memory_mib",), 0)]
+                   Row("memory after the first token, MiB", ("ready_mib",), 0), Row("memory after it all, MiB", ("memory_mib",), 0)]
 
 
 def context_shares(rounds, unit, context, engine, facts):
@@ -220,19 +220,35 @@ def minutes(rounds):
 
 
 def without_folders(text):
-    return re.sub(r"(?<![\w.])/\S*/", "", text)
+    """Of files; an URL stays."""
+    return re.sub(r"(?<![\w.:/])/\S*/", "", text)
+
+
+def failed(part, unit, found, when=""):
+    return [f"{part}, {unit}: {engine} failed{when}: {without_folders(message.splitlines()[0])}" for engine, message in found.get("errors", {}).items()]
 
 
 def losses(rounds):
-    """What was void and what failed, in words."""
+    """What was void, what a round is without for that, and what failed, in words."""
+    void = [one for r in rounds for one in r.get("void", ())]
+    behind = [one for one in void if "lacks" in one]
     text = []
-    if void := sum(len(r.get("void", ())) for r in rounds):
-        text.append(f"Void because the machine's limits drifted, and taken anew: {counted(void, 'unit')}.")
+    if len(void) > len(behind):
+        text.append(f"Void because the machine's limits drifted: {counted(len(void) - len(behind), 'attempt')}.")
+    if behind:
+        text.append(f"Not taken because an engine failed that had figures before: {counted(len(behind), 'attempt')}.")
+    for number, r in enumerate(rounds, 1):
+        tried = dict.fromkeys((one["part"], one["unit"]) for one in r.get("void", ()))
+        text += [f"Round {number} is without {part}, {unit}: every attempt was void." for part, unit in tried if not unit_of(r, part, unit)]
     for r in rounds:
         for part, of_part in r.get("parts", {}).items():
-            text += [f"{part}, {unit}: {engine} failed: {without_folders(message.splitlines()[0])}" for unit, found in of_part.items()
-                     for engine, message in found.get("errors", {}).items()]
+            text += [line for unit, found in of_part.items() for line in failed(part, unit, found)]
+        text += [line for one in r.get("void", ()) for line in failed(one["part"], one["unit"], one, " in a void attempt")]
     return list(dict.fromkeys(text))
+
+
+def has_figures(data):
+    return any(units(data["rounds"], part) for part in parts.PARTS)
 
 
 def markdown(data):

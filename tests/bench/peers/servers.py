@@ -55,19 +55,22 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [str(word).replace("{port}", str(self.port)) for word in command]
         self.shown = " ".join(os.path.basename(str(word)) for word in command).replace("{port}", "8000")  # without the folders of files
+        self._process = None
         self._environment = {**os.environ, **(environment or {})}
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
 
     def __enter__(self):
         begin = time.perf_counter()
-        self._process = subprocess.Popen(self._command, env=self._environment, stdout=self._log, stderr=subprocess.STDOUT,
-                                         stdin=subprocess.DEVNULL, start_new_session=True)
-        while not self._healthy():
-            if self._process.poll() is not None or time.perf_counter() - begin > READY_S:
-                log = pathlib.Path(self._log.name).read_text()[-2000:]
-                self.__exit__()
-                raise RuntimeError(f"{self._command[0]} did not become ready:\n{log}")
-            time.sleep(0.02)
+        try:
+            self._process = subprocess.Popen(self._command, env=self._environment, stdout=self._log, stderr=subprocess.STDOUT,
+                                             stdin=subprocess.DEVNULL, start_new_session=True)
+            while not self._healthy():
+                if not self.is_running() or time.perf_counter() - begin > READY_S:
+                    raise RuntimeError(f"{self._command[0]} did not become ready:\n{pathlib.Path(self._log.name).read_text()[-2000:]}")
+                time.sleep(0.02)
+        except BaseException:  # an interruption too: nobody else ends what has no context yet
+            self.__exit__()
+            raise
         self.start_s = time.perf_counter() - begin
         return self
 
@@ -81,27 +84,38 @@ class Server:
         finally:
             connection.close()
 
+    def is_running(self):
+        return self._process is not None and self._process.poll() is None
+
     def memory_mib(self):
         return memory_mib(self._process.pid)
 
+    def _tell_all(self, number):
+        """A signal to the server and its children, of which none may be left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
     def pause(self):
         """Takes no CPU until resume()."""
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        self._tell_all(signal.SIGSTOP)
 
     def resume(self):
-        os.killpg(self._process.pid, signal.SIGCONT)
+        self._tell_all(signal.SIGCONT)
 
     def __exit__(self, *_):
-        if self._process.poll() is None:
-            self.resume()  # a stopped process does not hear SIGTERM
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+        """May be called again, and does nothing then: the group's number may be another's by now."""
+        if self._log.closed:
+            return
         self._log.close()
         pathlib.Path(self._log.name).unlink(missing_ok=True)
+        if self._process is not None:
+            self.resume()  # a stopped process does not hear SIGTERM
+            if self.is_running():
+                self._process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_S)
+            self._tell_all(signal.SIGKILL)  # children outlive a server that died
+            self._process.wait(END_S)
 
 
 def inferd(binary, model, threads):

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What report.py makes of a fixed build/peers.json, and what compare.py still has to measure. `./dev test` runs it."""
-import contextlib
-import io
+"""What report.py makes of a fixed build/peers.json. `./dev test` runs it."""
 import pathlib
 import struct
 import tempfile
@@ -10,7 +8,6 @@ import unittest
 import compare
 import gguf_facts
 import load_client
-import parts
 import report
 
 LIMITS = {"threads": 2, "read_gb_per_s": 50.0, "fp32_gflop_per_s": 250.0, "bf16_gflop_per_s": 500.0, "int8_gop_per_s": 1000.0}
@@ -79,10 +76,28 @@ class Sections(unittest.TestCase):
 
     def test_what_failed_or_was_void_is_said(self):
         failed = unit({"inferd": {"decode_1": 50.0}}, errors={"llama": "SystemExit: /opt/x/llama-bench failed (1):\nmore"})
-        text = report.markdown({"rounds": [{"parts": {"in-process": {"q8_0": failed}}, "void": [{"part": "in-process", "unit": "q8_0"}]}]})
-        self.assertIn("in-process, q8_0: llama failed: SystemExit: llama-bench failed (1):", text)
-        self.assertIn("taken anew: 1 unit.", text)
+        void = [{"part": "in-process", "unit": name, "errors": errors} for name, errors in (
+            ("q8_0", {"openvino": "RuntimeError: no memory"}), ("bf16", {}), ("bf16", {}), ("bf16", {}))]
+        void.append({"part": "in-process", "unit": "q8_0", "lacks": ["inferd"], "errors": {"inferd": "CommandFailed: it ended"}})
+        text = report.markdown({"rounds": [{"parts": {"in-process": {"q8_0": failed}}, "void": void}]})
+        for line in ("in-process, q8_0: llama failed: SystemExit: llama-bench failed (1):", "limits drifted: 4 attempts.",
+                     "an engine failed that had figures before: 1 attempt.", "Round 1 is without in-process, bf16: every attempt was void.",
+                     "in-process, q8_0: openvino failed in a void attempt: RuntimeError: no memory",
+                     "in-process, q8_0: inferd failed in a void attempt: CommandFailed: it ended"):
+            self.assertIn(line, text)
+        self.assertNotIn("is without in-process, q8_0", text)
         self.assertIn("| in-process | q8_0 | 0.5 | inferd 30 |", text)
+
+    def test_without_prefill_and_decode_there_are_no_shares(self):
+        taken = rounds("http", "q8_0", {"inferd": {"c16_p128": {"tok_s": 130.0}}, "openvino": {"decode_2": {"tok_s": 9.0}}})
+        self.assertNotIn("of the limit |", report.markdown({"rounds": taken, "facts": {"q8_0": FACTS}}))
+        taken[0]["parts"]["http"]["q8_0"]["engines"]["inferd"]["decode_1"] = {"tok_s": 62.25}
+        self.assertIn("inferd, of the limit |", report.markdown({"rounds": taken, "facts": {"q8_0": FACTS}}))
+
+    def test_folders_of_files_are_left_out_and_urls_are_not(self):
+        for text, shown in (("/opt/x/bench failed", "bench failed"), ("no '/opt/x/y.gguf'", "no 'y.gguf'"),
+                            ("GET http://127.0.0.1/x/y of /opt/z", "GET http://127.0.0.1/x/y of z"), ("127.0.0.1:80/x/y", "127.0.0.1:80/x/y")):
+            self.assertEqual(report.without_folders(text), shown)
 
     def test_nothing_measured_is_a_report_too(self):
         self.assertIn("0 rounds", report.markdown({"rounds": []}))
@@ -100,60 +115,6 @@ class Page(unittest.TestCase):
     def test_the_real_page_has_them(self):
         page = compare.PAGE.read_text()
         self.assertEqual((page.count(report.BEGIN), page.count(report.END)), (1, 1))
-
-
-class FakeBench:
-    """Units whose drifts are known beforehand."""
-
-    def __init__(self, arguments, drifts):
-        self.arguments, self._drifts = arguments, iter(drifts)
-
-    def measure(self, engines, _function, _number):
-        return unit({engine: {"decode_1": 50.0} for engine in engines}, drift=next(self._drifts))
-
-
-class Resume(unittest.TestCase):
-    def test_a_unit_counts_with_all_its_engines(self):
-        (taken,) = rounds("http", "q8_0", {"inferd": {"start_s": 1.0}})
-        self.assertTrue(compare.is_there(taken, "http", "q8_0", ["inferd"]))
-        self.assertFalse(compare.is_there(taken, "http", "q8_0", ["inferd", "openvino"]))
-        self.assertFalse(compare.is_there(taken, "ranks", "q8_0", ["tp 2"]))
-
-    def test_an_engine_that_fails_leaves_the_others_their_figures(self):
-        one = parts.Unit()
-        with contextlib.redirect_stderr(io.StringIO()):
-            with one.take("llama"):
-                raise SystemExit("llama-bench failed (1)")
-            with one.take("inferd"):
-                one.result["engines"]["inferd"] = {"decode_1": 50.0}
-        self.assertEqual(list(one.result["errors"]), ["llama"])
-        self.assertEqual(list(one.result["engines"]), ["inferd"])
-
-    def test_old_rounds_are_kept_or_put_aside(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "peers.json"
-            recorder = compare.Recorder(path, keep=False)
-            recorder.round(1)
-            recorder.save()
-            self.assertEqual(len(compare.Recorder(path, keep=True).data["rounds"]), 2)
-            self.assertEqual(compare.Recorder(path, keep=False).data["rounds"], [])
-            self.assertTrue((pathlib.Path(folder) / "peers.old.json").exists())
-
-    def test_drift_makes_a_unit_void_and_it_is_taken_anew(self):
-        arguments = compare.parse_arguments(["--cache", "x"])
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-            recorder = compare.Recorder(pathlib.Path(folder) / "peers.json", keep=True)
-            bench = FakeBench(arguments, [0.5, 0.02])
-            compare.measure_unit(bench, recorder, 0, "in-process", ("q8_0", ["inferd"], None))
-            self.assertTrue(compare.is_there(recorder.round(0), "in-process", "q8_0", ["inferd"]))
-            self.assertEqual([void["drift"] for void in recorder.round(0)["void"]], [0.5])
-
-    def test_a_file_of_another_form_is_refused(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "peers.json"
-            path.write_text('{"rounds": [{"in_process": {}}]}')
-            with self.assertRaises(SystemExit):
-                compare.load(path)
 
 
 class Figures(unittest.TestCase):
