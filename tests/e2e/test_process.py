@@ -62,10 +62,18 @@ def test_a_bench_that_is_stopped_ends_in_order(inferd, toy):
     """While generations run, which speak to it until the leader has stopped."""
     process = subprocess.Popen([inferd, "bench", str(toy), "--prompt-tokens", "8", "--streams", "8", "--context", "8", "--output-tokens", "100",
                                 "--rounds", "100", "--threads", "1", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process:
-        assert json.loads(process.stdout.readline())["phase"] == "prefill"  # a decode has begun
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+    late = threading.Timer(90, process.kill)  # bounds the line's wait
+    with process:  # waits without a bound when it ends
+        late.start()
+        try:
+            line = process.stdout.readline()
+            assert line, "no line, or none within 90 s"
+            assert json.loads(line)["phase"] == "prefill"  # a decode has begun
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=60)
+        finally:
+            late.cancel()
+            process.kill()
     assert process.returncode == 1, said
     assert "stopped" in said
 
