@@ -147,14 +147,24 @@ std::int64_t LastHeadByte(const Model& model) {
   return last;
 }
 
-/// What OpenModel itself reads of the tensors: factors of the rotation.
+/// What OpenModel itself reads of the tensors: factors of the rotation, and of quantised layers
+/// what their type depends on, which is the order of groups and, of int8 values, the scales. All of
+/// the model, so that each host comes to the types that the leader has planned with.
 std::vector<FileRange> ReadWhileOpening(const Model& model) {
   std::vector<FileRange> ranges;
   for (const TensorInfo& tensor : model.tensors.tensors()) {
-    if (tensor.name.starts_with("rope_")) {
-      ranges.push_back({tensor.file,
-                        static_cast<std::int64_t>(tensor.offset),
-                        static_cast<std::int64_t>(tensor.offset + tensor.bytes)});
+    if (tensor.parts == nullptr) {
+      if (tensor.name.starts_with("rope_")) {
+        ranges.push_back(RangeOf(tensor));
+      }
+      continue;
+    }
+    const QuantisedParts& parts = *tensor.parts;
+    if (parts.group_index) {  // zeros, where it is not there yet
+      ranges.push_back(RangeOf(*parts.group_index));
+    }
+    if (parts.layout == QuantisedParts::Layout::kScaled && parts.weight.dtype == DType::kI8) {
+      ranges.push_back(RangeOf(parts.scales));
     }
   }
   return ranges;
@@ -179,6 +189,12 @@ Result<Model> OpenByHeads(const std::string& path,
 }
 
 }  // namespace
+
+FileRange RangeOf(const TensorInfo& tensor) {
+  return {tensor.file,
+          static_cast<std::int64_t>(tensor.offset),
+          static_cast<std::int64_t>(tensor.offset + tensor.bytes)};
+}
 
 std::string SharedName(std::string_view name, const std::string& path) {
   if (!IsS3Name(name)) {

@@ -21,6 +21,8 @@ struct FileRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
+/// Of a tensor as it is stored: not one with parts.
+FileRange RangeOf(const TensorInfo& tensor);
 
 /// What the leader calls a model that every host is to find by itself: "s3://bucket/prefix#VERSION"
 /// of a path that Fetch has returned for an s3:// name, with the version loaded; other paths as

@@ -92,8 +92,9 @@ struct GroupedColumns {
 /// GroupedColumns::type of a tensor that has them.
 DType GroupedType(const TensorInfo& tensor);
 /// How many GroupedColumns::columns there are, without sorting any. nullopt: the groups are in
-/// order, the values have not 4 bits, or the groups have so few of these columns that filling up
-/// blocks would more than double them.
+/// order, the values have not 4 bits, the groups have so few of these columns that filling up
+/// blocks would more than double them, or the file has changed since it was opened and names groups
+/// that there are not. Values of columns in those are not finite, however they are made.
 std::optional<std::int64_t> GroupedWidth(const TensorSource& source,
                                          const TensorInfo& tensor,
                                          std::int64_t col_begin,

@@ -42,6 +42,8 @@ struct QuantisedParts {
   /// The type of the rows that are made: GGUF's 4-bit and int8 blocks where the groups allow them
   /// (every product then runs on those bits), else a 16-bit float.
   DType MadeType() const;
+  /// Scales along a row.
+  std::int64_t num_groups() const { return (cols + group_size - 1) / group_size; }
 };
 
 /// Word i of an I32 tensor's bytes.

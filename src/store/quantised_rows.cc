@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -19,6 +20,10 @@ using Layout = QuantisedParts::Layout;
 
 // AWQ's word holds, from the lowest bits on, the rows 0 2 4 6 1 3 5 7: the place of each row.
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
+
+// Of a column that the file puts into a group it has no scale of: refused when the model was
+// opened, but a file can change since. Its values are not finite, which loading refuses.
+constexpr std::int64_t kNoGroup = -1;
 
 template <class T>
 T Load(std::span<const std::byte> bytes, std::int64_t i) {
@@ -31,6 +36,7 @@ class Maker {
  public:
   Maker(const TensorSource& source, const QuantisedParts& parts)
       : parts_(parts),
+        num_groups_(parts.group_index ? parts.num_groups() : 0),
         weight_(source.Data(parts.weight)),
         scales_(parts.layout == Layout::kPlain ? std::span<const std::byte>()
                                                : source.Data(parts.scales)),
@@ -39,10 +45,17 @@ class Maker {
                                   : std::span<const std::byte>()) {}
 
   std::int64_t GroupOf(std::int64_t j) const {
-    return groups_.empty() ? j / parts_.group_size : LoadWord(groups_, j);
+    if (groups_.empty()) {
+      return j / parts_.group_size;
+    }
+    const std::int64_t g = LoadWord(groups_, j);
+    return g >= 0 && g < num_groups_ ? g : kNoGroup;
   }
 
   float Scale(std::int64_t i, std::int64_t g) const {
+    if (g == kNoGroup) {
+      return std::numeric_limits<float>::quiet_NaN();
+    }
     const std::int64_t ld = parts_.scales.cols();
     const bool by_row = parts_.layout == Layout::kRows || parts_.layout == Layout::kScaled;
     const std::int64_t at = by_row ? i / parts_.scale_rows * ld + g : g * ld + i;
@@ -50,7 +63,7 @@ class Maker {
   }
 
   int Zero(std::int64_t i, std::int64_t g) const {
-    if (!parts_.zeros) {
+    if (!parts_.zeros || g == kNoGroup) {
       return 1 << (parts_.bits - 1);
     }
     const std::int64_t pack = 32 / parts_.bits;
@@ -193,6 +206,7 @@ class Maker {
   }
 
   const QuantisedParts& parts_;
+  const std::int64_t num_groups_;  // of a group_index
   std::span<const std::byte> weight_, scales_, zeros_, groups_;
 };
 
@@ -263,10 +277,14 @@ std::optional<std::int64_t> GroupedWidth(const TensorSource& source,
     return std::nullopt;
   }
   const auto index = source.Data(*parts.group_index);
-  std::vector<std::int64_t> counts(
-      static_cast<std::size_t>((parts.cols + parts.group_size - 1) / parts.group_size));
+  const std::int64_t num_groups = parts.num_groups();
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(num_groups));
   for (std::int64_t j = col_begin; j < col_end; ++j) {
-    ++counts[static_cast<std::size_t>(LoadWord(index, j))];
+    const std::int64_t group = LoadWord(index, j);
+    if (group < 0 || group >= num_groups) {
+      return std::nullopt;
+    }
+    ++counts[static_cast<std::size_t>(group)];
   }
   std::int64_t width = 0;
   for (const std::int64_t count : counts) {

@@ -4,7 +4,9 @@
 
 #include "base/float_bits.h"
 #include "model/stored_values.h"
+#include "store/quantised_parts.h"
 #include "unit/model/harness.h"
+#include "unit/store/files.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -122,6 +124,34 @@ TEST(WeightsTest, NanIsRefusedByTensorName) {
     EXPECT_NE(weights.error().message().find(tensor), std::string::npos)
         << weights.error().message();
     EXPECT_EQ(weights.error().code(), Code::kDataLoss);
+  }
+}
+
+// The order of groups is checked when the model is opened; here its file changes later.
+TEST(WeightsTest, GroupsThatThereAreNotAreRefusedByTensorName) {
+  for (const std::string name : {"cpu", "cuda-emu"}) {
+    SCOPED_TRACE(name);
+    const store::TempDir folder;
+    std::filesystem::copy(DataPath("quantised/gptq-act-order"), folder.path());
+    auto model = store::OpenModel(folder.path());
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const std::string tensor = "model.layers.0.mlp.down_proj.weight";
+    const store::TensorInfo& index = *model->tensors.Find(tensor)->parts->group_index;
+    {
+      std::fstream file(model->tensors.FileOf(index),
+                        std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(index.offset + 4 * 5));
+      file << store::Bytes<std::int32_t>(1'000'000'000);
+    }
+    const auto device = ops::MakeDevice(name, 1, {});
+    ASSERT_TRUE(device.ok()) << device.error().message();
+    const auto plans = spec::PlanShards(model->spec, {}, model->cut);
+    ASSERT_TRUE(plans.ok());
+    const auto weights = LoadWeights(*model, plans->front(), **device, {});
+    ASSERT_FALSE(weights.ok());
+    EXPECT_EQ(weights.error().code(), Code::kDataLoss);
+    EXPECT_NE(weights.error().message().find(tensor), std::string::npos)
+        << weights.error().message();
   }
 }
 

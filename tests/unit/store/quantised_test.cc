@@ -3,8 +3,11 @@
 // lie (case 67: zeros stored by another convention).
 #include "store/quantised.h"
 
+#include "base/float_bits.h"
 #include "store/model.h"
+#include "store/quantised_parts.h"
 #include "unit/store/files.h"
+#include "unit/store/safetensors_file.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -13,8 +16,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
-#include <map>
+#include <limits>
 
 namespace inferd::store {
 namespace {
@@ -34,27 +38,7 @@ std::vector<std::string> Variants() {
   return names;
 }
 
-// A safetensors file taken apart, to be put together again with other contents.
-struct File {
-  nlohmann::ordered_json header;
-  std::string data;
-
-  static File Read(const std::string& path) {
-    const std::string bytes = ReadAll(path);
-    std::uint64_t size = 0;
-    std::memcpy(&size, bytes.data(), sizeof(size));
-    return {nlohmann::ordered_json::parse(bytes.substr(8, size)), bytes.substr(8 + size)};
-  }
-  std::string Bytes() const {
-    const std::string text = header.dump();
-    return store::Bytes<std::uint64_t>(text.size()) + text + data;
-  }
-  std::span<const float> Floats(const std::string& name) const {
-    const auto begin = header.at(name).at("data_offsets").at(0).get<std::size_t>();
-    const auto end = header.at(name).at("data_offsets").at(1).get<std::size_t>();
-    return {reinterpret_cast<const float*>(data.data() + begin), (end - begin) / sizeof(float)};
-  }
-};
+using File = SafetensorsFile;
 
 float Half(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
@@ -158,15 +142,20 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                            return name;
                          });
 
-// Opens a copy of a variant whose weights file was changed.
-Result<Model> OpenChanged(const std::string& variant, const std::function<void(File*)>& change) {
-  const TempDir folder;
+// A copy of a variant whose weights file was changed.
+void WriteChanged(const std::string& variant,
+                  const std::function<void(File*)>& change,
+                  const TempDir& folder) {
   for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
     folder.Write(name, ReadAll(Folder(variant) + "/" + name));
   }
   File file = File::Read(Folder(variant) + "/model.safetensors");
   change(&file);
   folder.Write("model.safetensors", file.Bytes());
+}
+Result<Model> OpenChanged(const std::string& variant, const std::function<void(File*)>& change) {
+  const TempDir folder;
+  WriteChanged(variant, change, folder);
   return OpenModel(folder.path());
 }
 
@@ -219,11 +208,10 @@ void ExpectGrouped(const Model& model,
   }
 }
 
-std::vector<std::int32_t> GroupsOf(File& file, const std::string& layer) {
-  const nlohmann::ordered_json& entry = file.header[layer + ".g_idx"];
-  const auto at = entry["data_offsets"][0].get<std::size_t>();
-  std::vector<std::int32_t> groups(entry["shape"][0].get<std::size_t>());
-  std::memcpy(groups.data(), file.data.data() + at, groups.size() * sizeof(groups[0]));
+std::vector<std::int32_t> GroupsOf(const File& file, const std::string& layer) {
+  const std::string name = layer + ".g_idx";
+  std::vector<std::int32_t> groups(file.header.at(name).at("shape").at(0).get<std::size_t>());
+  std::memcpy(groups.data(), file.data.data() + file.At(name), groups.size() * sizeof(groups[0]));
   return groups;
 }
 
@@ -252,7 +240,7 @@ TEST(GroupedColumnsTest, GroupsOfAnySize) {
     for (std::size_t j = 0; j < groups.size(); ++j) {
       groups[j] = static_cast<std::int32_t>(j * j % 7 % 3);  // 3 of 6, none of them of 32 columns
     }
-    const auto at = file->header[layer + ".g_idx"]["data_offsets"][0].get<std::size_t>();
+    const auto at = file->At(layer + ".g_idx");
     std::memcpy(file->data.data() + at, groups.data(), groups.size() * sizeof(groups[0]));
   });
   ASSERT_TRUE(model.ok()) << model.error().message();
@@ -271,6 +259,40 @@ TEST(GroupedColumnsTest, WhatCannotOrNeedNotBeGrouped) {
   EXPECT_FALSE(grouped("gptq", 0, 192)) << "in order";
   EXPECT_FALSE(grouped("gptq-8bit", 0, 192));
   EXPECT_FALSE(grouped("fp8-channel", 0, 192));
+}
+
+// Groups are checked when the model is opened. If the file changes under it, none of another memory
+// is counted or read; the values are not finite, which loading refuses.
+TEST(GroupedColumnsTest, AFileThatChangesIsNotFollowed) {
+  const TempDir folder;
+  WriteChanged("gptq-act-order", [](File*) {}, folder);
+  auto model = OpenModel(folder.path());
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  const TensorInfo* tensor = model->tensors.Find("model.layers.0.mlp.down_proj.weight");
+  ASSERT_NE(tensor, nullptr);
+  ASSERT_TRUE(tensor->parts->group_index.has_value());
+  const TensorInfo& index = *tensor->parts->group_index;
+  const auto grouped = GroupColumns(model->tensors, *tensor, 0, 192);
+  ASSERT_TRUE(grouped.has_value());
+  for (const std::int32_t group :
+       {6, -1, std::numeric_limits<std::int32_t>::min(), 1'000'000'000}) {
+    SCOPED_TRACE(group);
+    {
+      std::fstream file(model->tensors.FileOf(index),
+                        std::ios::binary | std::ios::in | std::ios::out);
+      file.seekp(static_cast<std::streamoff>(index.offset) + 5 * 4);
+      file << Bytes(group);
+    }
+    EXPECT_FALSE(GroupedWidth(model->tensors, *tensor, 0, 192).has_value());
+    EXPECT_FALSE(GroupColumns(model->tensors, *tensor, 0, 192).has_value());
+    EXPECT_TRUE(GroupColumns(model->tensors, *tensor, 6, 192).has_value()) << "without that one";
+    const auto made = MakeRows(model->tensors, *tensor, DType::kF16, 3, 4, 0, 192);
+    for (std::size_t j = 0; j < 192; ++j) {
+      EXPECT_EQ(std::isfinite(PlainToFloat(DType::kF16, made.data() + 2 * j)), j != 5) << j;
+    }
+    // 192 values in blocks of 20 bytes.
+    EXPECT_EQ(MakeGroupedRows(model->tensors, *tensor, *grouped, 3, 4, 0).size(), 120U);
+  }
 }
 
 TEST(QuantisedFilesTest, LyingPartsAreRefusedByName) {
@@ -298,13 +320,7 @@ TEST(QuantisedFilesTest, LyingPartsAreRefusedByName) {
 // Q8_0 blocks have an F16 scale, which loses bits below 2^-14: such a layer becomes floats.
 TEST(QuantisedFilesTest, SmallScalesKeepTheirBits) {
   const std::string layer = "model.layers.0.mlp.up_proj";
-  auto model = OpenChanged("compressed-int8", [&](File* file) {
-    const nlohmann::ordered_json& entry = file->header[layer + ".weight_scale"];
-    const auto at = entry["data_offsets"][0].get<std::size_t>();
-    const std::string value = Bytes(1e-6F);
-    file->data.replace(
-        at, entry["dtype"] == "F32" ? 4 : 2, entry["dtype"] == "F32" ? value : value.substr(2));
-  });
+  auto model = OpenChanged("compressed-int8", [&](File* file) { file->MakeScaleSmall(layer); });
   ASSERT_TRUE(model.ok()) << model.error().message();
   EXPECT_EQ(model->tensors.Find(layer + ".weight")->dtype, DType::kBF16);
   EXPECT_EQ(model->tensors.Find("model.layers.0.mlp.gate_proj.weight")->dtype, DType::kQ8_0);
@@ -328,8 +344,7 @@ TEST(QuantisedFilesTest, AbsentForeignAndMisplacedPartsAreRefused) {
   const std::string packed = Refusal("compressed-int8", rename(".weight", ".weight_packed"));
   EXPECT_NE(packed.find("does not say of how many bits"), std::string::npos) << packed;
   const std::string out_of_range = Refusal("gptq", [&](File* file) {
-    const auto at = file->header[layer + ".g_idx"]["data_offsets"][0].get<std::size_t>();
-    file->data.replace(at + 4, 4, Bytes<std::int32_t>(4));
+    file->data.replace(file->At(layer + ".g_idx") + 4, 4, Bytes<std::int32_t>(4));
   });
   EXPECT_NE(out_of_range.find("puts input 1 into group 4; there are 4"), std::string::npos)
       << out_of_range;

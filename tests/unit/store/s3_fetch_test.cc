@@ -7,11 +7,11 @@
 #include "store/fetch.h"
 #include "store/model.h"
 #include "store/object_verifier.h"
-#include "store/partial_model.h"
 #include "store/resolve.h"
 #include "unit/store/environment.h"
 #include "unit/store/file_server.h"
 #include "unit/store/files.h"
+#include "unit/store/s3_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,66 +27,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string Md5(std::string_view content) {
-  auto digest = *base::Digest::Make(base::DigestKind::kMd5);
-  digest.Update(std::as_bytes(std::span(content)));
-  return base::ToHex(digest.Finish());
-}
-
-class S3FetchTest : public testing::Test {
- protected:
-  S3FetchTest()
-      : cache_("INFERD_CACHE", dir_.path()),
-        catalog_("INFERD_CATALOG", ""),
-        endpoint_("AWS_ENDPOINT_URL", store_.endpoint()),
-        special_("AWS_ENDPOINT_URL_S3", ""),
-        id_("AWS_ACCESS_KEY_ID", "id"),
-        secret_("AWS_SECRET_ACCESS_KEY", "secret"),
-        tensors_(F32File(TinyHfTensors())) {
-    options_.max_attempts = 2;
-    options_.first_backoff_ms = 1;
-    options_.connections = 1;
-  }
-
-  /// Serves the objects, and the listing of the prefix with the ETags of their contents.
-  void Serve(const std::string& prefix, const std::map<std::string, std::string>& objects) {
-    std::string xml = "<ListBucketResult><IsTruncated>false</IsTruncated>";
-    for (const auto& [key, content] : objects) {
-      const std::string etag = "\"" + Md5(content) + "\"";
-      store_.Serve("/models/" + key, content, "ETag: " + etag + "\r\n");
-      xml += "<Contents><Key>" + key + "</Key><Size>" + std::to_string(content.size()) +
-             "</Size><ETag>" + etag + "</ETag></Contents>";
-    }
-    store_.Serve("/models?list-type=2&prefix=" + prefix, xml + "</ListBucketResult>");
-  }
-  void ServeTiny() {
-    Serve("tiny%2F",
-          {{"tiny/config.json", TinyHfConfig()},
-           {"tiny/model.safetensors", tensors_},
-           {"tiny/optimizer.pt", "not wanted"},
-           {"tiny/step1/model.safetensors", "not wanted"}});
-  }
-  std::vector<std::string> Gets() const {
-    std::vector<std::string> gets;
-    for (const std::string& request : store_.Requests()) {
-      if (request.starts_with("GET ") && request.find("list-type") == std::string::npos) {
-        gets.push_back(request);
-      }
-    }
-    return gets;
-  }
-
-  TempDir dir_;
-  FakeHub store_;
-  SetEnvironment cache_;
-  SetEnvironment catalog_;
-  SetEnvironment endpoint_;
-  SetEnvironment special_;
-  SetEnvironment id_;
-  SetEnvironment secret_;
-  std::string tensors_;
-  FetchOptions options_;
-};
+class S3FetchTest : public S3StoreTest {};
 
 TEST_F(S3FetchTest, FetchesAFolderThatOpens) {
   ServeTiny();
@@ -377,73 +318,6 @@ TEST_F(S3FetchTest, ASecondProcessWaitsForTheFirst) {
   };
   ASSERT_TRUE(Fetch("s3://models/tiny", options_).ok());
   EXPECT_EQ(waited, 10);
-}
-
-// --- What another host of a group reads. ---
-
-TEST_F(S3FetchTest, AnotherHostReadsWhatItNeeds) {
-  auto tensors = TinyHfTensors();
-  // So large that the head of the file is not all of it; of those tensors that nobody needs.
-  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1 << 20}});
-  tensors_ = F32File(tensors);
-  ServeTiny();
-  const auto path = Fetch("s3://models/tiny", options_);
-  ASSERT_TRUE(path.ok()) << path.error().message();
-  const std::string name = SharedName("s3://models/tiny", *path);
-  EXPECT_EQ(name, "s3://models/tiny#" + std::filesystem::path(*path).filename().string());
-  EXPECT_EQ(SharedName("org/tiny", "/some/path"), "/some/path");
-  // This host has it whole.
-  auto whole = PartialModel::Open(name, "", nullptr);
-  ASSERT_TRUE(whole.ok()) << whole.error().message();
-  EXPECT_TRUE(whole->whole());
-  EXPECT_TRUE(whole->Provide({{0, 0, 1}}).ok());
-  // Another one has nothing.
-  TempDir other;
-  const SetEnvironment cache("INFERD_CACHE", other.path());
-  const std::size_t before = Gets().size();
-  auto partial = PartialModel::Open(name, "", nullptr);
-  ASSERT_TRUE(partial.ok()) << partial.error().message();
-  EXPECT_FALSE(partial->whole());
-  const std::string mapped = partial->model().tensors.files()[0].path();
-  EXPECT_TRUE(mapped.starts_with(other.path()));
-  EXPECT_EQ(ReadAll(mapped).substr(0, 1 << 20), tensors_.substr(0, 1 << 20));
-  EXPECT_FALSE(ResolveModel("s3://models/tiny").ok());  // it is not there for others
-  const std::size_t opened = Gets().size();
-  EXPECT_EQ(opened, before + 2);
-  const std::int64_t mib = 1 << 20;
-  ASSERT_TRUE(partial->Provide({{0, mib + 500, mib + 1000}, {0, mib + 2000, mib + 2500}}).ok());
-  ASSERT_EQ(Gets().size(), opened + 1);  // the gap between them is small
-  EXPECT_THAT(Gets().back(), HasSubstr("Range: bytes=1049076-1051075"));
-  // A second rank of the host finds it there.
-  auto second = PartialModel::Open(name, "", nullptr);
-  ASSERT_TRUE(second.ok());
-  ASSERT_TRUE(second->Provide({{0, mib + 600, mib + 700}}).ok());
-  EXPECT_EQ(Gets().size(), opened + 1);
-}
-
-// The leader takes a rank that says nothing for dead.
-TEST_F(S3FetchTest, AnotherHostIsAliveWhileItLists) {
-  ServeTiny();
-  const std::string name = SharedName("s3://models/tiny", *Fetch("s3://models/tiny", options_));
-  TempDir other;
-  const SetEnvironment cache("INFERD_CACHE", other.path());
-  store_.FailNext({{.drop_after = 10, .stall = true}});
-  const auto partial = PartialModel::Open(name, "", [] { return false; });
-  ASSERT_FALSE(partial.ok());
-  EXPECT_EQ(partial.error().code(), Code::kCancelled);
-}
-
-TEST_F(S3FetchTest, AnotherHostRefusesAnotherVersion) {
-  ServeTiny();
-  const std::string name = SharedName("s3://models/tiny", *Fetch("s3://models/tiny", options_));
-  tensors_ += '\n';
-  ServeTiny();
-  TempDir other;
-  const SetEnvironment cache("INFERD_CACHE", other.path());
-  const auto partial = PartialModel::Open(name, "", nullptr);
-  ASSERT_FALSE(partial.ok());
-  EXPECT_EQ(partial.error().code(), Code::kAborted);
-  EXPECT_THAT(partial.error().message(), HasSubstr("s3://models/tiny was changed in the store"));
 }
 
 }  // namespace
