@@ -55,15 +55,13 @@ Result<std::vector<KvScale>> ReadKvScales(const store::Model& source,
   return scales;
 }
 
-std::vector<store::FileRange> BytesOfKvScales(const store::Model& source,
-                                              const spec::ShardPlan& shard) {
+std::vector<store::FileRange> RangesOfKvScales(const store::Model& source,
+                                               const spec::ShardPlan& shard) {
   std::vector<store::FileRange> ranges;
   for (std::int64_t layer = shard.layers.begin; layer < shard.layers.end; ++layer) {
     for (const Slot slot : {Slot::kKScale, Slot::kVScale}) {
       if (const store::WeightRef* const ref = source.weights.Find(slot, layer)) {
-        const auto begin = static_cast<std::int64_t>(ref->tensor->offset);
-        ranges.push_back(
-            {ref->tensor->file, begin, begin + static_cast<std::int64_t>(ref->tensor->bytes)});
+        ranges.push_back(store::RangeOf(*ref->tensor));
       }
     }
   }

@@ -22,7 +22,7 @@ struct KvScale {
 Result<std::vector<KvScale>> ReadKvScales(const store::Model& source, const spec::ShardPlan& shard);
 
 /// The bytes of the files that ReadKvScales reads; nothing is read yet.
-std::vector<store::FileRange> BytesOfKvScales(const store::Model& source,
-                                              const spec::ShardPlan& shard);
+std::vector<store::FileRange> RangesOfKvScales(const store::Model& source,
+                                               const spec::ShardPlan& shard);
 
 }  // namespace inferd::model

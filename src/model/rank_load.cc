@@ -52,10 +52,10 @@ Result<std::unique_ptr<Rank>> Rank::Load(const spec::LoadRequest& request,
   store::Model& model = source.model();
   INFERD_TRY(CheckShard(model.spec, request.shard));
   if (!source.whole()) {
-    INFERD_ASSIGN(auto bytes, BytesOfShard(model, request.shard, *device));
-    const auto scales = BytesOfKvScales(model, request.shard);
-    bytes.insert(bytes.end(), scales.begin(), scales.end());
-    INFERD_TRY(source.Provide(bytes));
+    INFERD_ASSIGN(auto ranges, RangesOfShard(model, request.shard));
+    const auto scales = RangesOfKvScales(model, request.shard);
+    ranges.insert(ranges.end(), scales.begin(), scales.end());
+    INFERD_TRY(source.Provide(ranges));
   }
   LoadWeightsOptions load_options;
   load_options.threads = request.threads;

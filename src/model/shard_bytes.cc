@@ -10,12 +10,6 @@ namespace {
 
 using store::WeightRef;
 
-void NoteWhole(const store::TensorInfo& tensor, std::vector<store::FileRange>* ranges) {
-  ranges->push_back({tensor.file,
-                     static_cast<std::int64_t>(tensor.offset),
-                     static_cast<std::int64_t>(tensor.offset + tensor.bytes)});
-}
-
 void Note(const WeightRef& ref, std::vector<store::FileRange>* ranges) {
   const store::TensorInfo& tensor = *ref.tensor;
   if (tensor.parts == nullptr) {
@@ -26,15 +20,15 @@ void Note(const WeightRef& ref, std::vector<store::FileRange>* ranges) {
   }
   // Of a quantised layer all parts: some are stored along the columns.
   const store::QuantisedParts& parts = *tensor.parts;
-  NoteWhole(parts.weight, ranges);
+  ranges->push_back(store::RangeOf(parts.weight));
   if (parts.layout != store::QuantisedParts::Layout::kPlain) {
-    NoteWhole(parts.scales, ranges);
+    ranges->push_back(store::RangeOf(parts.scales));
   }
   if (parts.zeros) {
-    NoteWhole(*parts.zeros, ranges);
+    ranges->push_back(store::RangeOf(*parts.zeros));
   }
   if (parts.group_index) {
-    NoteWhole(*parts.group_index, ranges);
+    ranges->push_back(store::RangeOf(*parts.group_index));
   }
 }
 
@@ -65,9 +59,8 @@ std::int64_t BytesOf(const store::Model& source, const LatentJob& job, ops::Devi
 
 }  // namespace
 
-Result<std::vector<store::FileRange>> BytesOfShard(const store::Model& source,
-                                                   const spec::ShardPlan& shard,
-                                                   ops::Device&) {
+Result<std::vector<store::FileRange>> RangesOfShard(const store::Model& source,
+                                                    const spec::ShardPlan& shard) {
   ShardWeights places;
   INFERD_ASSIGN(const WeightJobs jobs, ListJobs(source, shard, &places));
   std::vector<store::FileRange> ranges;

@@ -86,11 +86,10 @@ struct LoadWeightsOptions {
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)> progress;
 };
 
-/// The bytes of the files that LoadWeights reads for a shard; nothing is read yet. Its errors are
+/// Which bytes of the files LoadWeights reads for a shard; nothing is read yet. Its errors are
 /// those of LoadWeights that need no values.
-Result<std::vector<store::FileRange>> BytesOfShard(const store::Model& source,
-                                                   const spec::ShardPlan& shard,
-                                                   ops::Device& device);
+Result<std::vector<store::FileRange>> RangesOfShard(const store::Model& source,
+                                                    const spec::ShardPlan& shard);
 
 /// ShardWeights::bytes of a shard on such a device, and the stored rows of an embedding that it
 /// reads in place: what the memory ledger counts as weights. Of the values only the order of

@@ -100,7 +100,7 @@ class Changed {
   Result<std::vector<KvScale>> Scales() const {
     INFERD_ASSIGN(const store::Model model, store::OpenModel(folder_.path()));
     INFERD_ASSIGN(const auto plans, spec::PlanShards(model.spec, {}, model.cut));
-    EXPECT_EQ(BytesOfKvScales(model, plans[0]).empty(),
+    EXPECT_EQ(RangesOfKvScales(model, plans[0]).empty(),
               !model.weights.Find(store::Slot::kKScale, 0));
     return ReadKvScales(model, plans[0]);
   }

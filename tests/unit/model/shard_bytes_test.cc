@@ -75,15 +75,15 @@ void Check(const std::string& name, const spec::ParallelSpec& parallel, bool all
     const Copy copy(DataPath(name));
     const auto before = store::OpenModel(copy.path());
     ASSERT_TRUE(before.ok()) << before.error().message();
-    const auto bytes = BytesOfShard(*before, plan, *device);
-    ASSERT_TRUE(bytes.ok()) << bytes.error().message();
-    EXPECT_EQ(SpoilTheRest(*before, *bytes) > 0, !all_needed);
+    const auto ranges = RangesOfShard(*before, plan);
+    ASSERT_TRUE(ranges.ok()) << ranges.error().message();
+    EXPECT_EQ(SpoilTheRest(*before, *ranges) > 0, !all_needed);
     const auto after = store::OpenModel(copy.path());
     ASSERT_TRUE(after.ok()) << after.error().message();
     const auto weights = LoadWeights(*after, plan, *device, {});
     ASSERT_TRUE(weights.ok()) << weights.error().message();
     // And what was kept is needed: without one of the ranges it fails.
-    auto fewer = *bytes;
+    auto fewer = *ranges;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(fewer.size() / 2));
     SpoilTheRest(*after, fewer);
     const auto spoilt = store::OpenModel(copy.path());
