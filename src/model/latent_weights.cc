@@ -2,9 +2,9 @@
 #include "model/latent_weights.h"
 
 #include "base/error.h"
+#include "model/made_rows.h"
 #include "model/stored_values.h"
 #include "store/quantised.h"
-#include "store/quantised_parts.h"
 
 #include <cstring>
 #include <string>
@@ -27,28 +27,6 @@ Result<Matrix> Pack(const store::WeightRef& ref,
   return *std::move(packed);
 }
 
-/// Calls fn(index) for each on the device's threads.
-template <class F>
-void ForEach(ops::Device& device, std::int64_t count, F fn) {
-  device.ParallelFor(
-      count, &fn, [](void* context, std::int64_t index) { (*static_cast<F*>(context))(index); });
-}
-
-// Rows of a quantised kv_b_proj as BF16.
-std::vector<std::byte> MakeBf16(const store::Model& source,
-                                const store::WeightRef& ref,
-                                ops::Device& device) {
-  const auto row_bytes = static_cast<std::size_t>(ref.cols * BlockBytes(DType::kBF16));
-  std::vector<std::byte> made(static_cast<std::size_t>(ref.rows) * row_bytes);
-  ForEach(device, ref.rows, [&](std::int64_t row) {
-    const std::int64_t at = ref.row_begin + row;
-    const auto values =
-        store::MakeRows(source.tensors, *ref.tensor, DType::kBF16, at, at + 1, 0, ref.cols);
-    std::memcpy(made.data() + static_cast<std::size_t>(row) * row_bytes, values.data(), row_bytes);
-  });
-  return made;
-}
-
 }  // namespace
 
 Result<> PackLatent(const store::Model& source,
@@ -65,7 +43,7 @@ Result<> PackLatent(const store::Model& source,
   DType type = ref.dtype();
   if (ref.tensor->parts != nullptr) {
     type = DType::kBF16;
-    made = MakeBf16(source, ref, device);
+    made = MakeRowsAs(type, source.tensors, ref, {0, ref.cols}, device);
     stored = made;
     store::DropPages(source.tensors, *ref.tensor);
   } else if (IsPlain(type)) {
@@ -88,7 +66,7 @@ Result<> PackLatent(const store::Model& source,
   const auto size = static_cast<std::size_t>(BlockBytes(type));
   std::vector<std::byte> k_up(static_cast<std::size_t>(heads * rank * nope) * size);
   std::vector<std::byte> v_up(static_cast<std::size_t>(heads * latent.value_dim * rank) * size);
-  ForEach(device, heads, [&](std::int64_t head) {
+  auto split = [&](std::int64_t head) {
     const std::byte* from = stored.data() + static_cast<std::size_t>(head * both * rank) * size;
     std::byte* to = k_up.data() + static_cast<std::size_t>(head * rank * nope) * size;
     for (std::int64_t i = 0; i < nope; ++i) {
@@ -102,6 +80,9 @@ Result<> PackLatent(const store::Model& source,
     std::memcpy(v_up.data() + static_cast<std::size_t>(head) * bytes,
                 from + static_cast<std::size_t>(nope * rank) * size,
                 bytes);
+  };
+  device.ParallelFor(heads, &split, [](void* opaque, std::int64_t head) {
+    (*static_cast<decltype(split)*>(opaque))(head);
   });
   INFERD_ASSIGN(target->k_up, Pack(ref, type, k_up, heads * rank, nope, device));
   INFERD_ASSIGN(target->v_up, Pack(ref, type, v_up, heads * latent.value_dim, rank, device));

@@ -4,7 +4,6 @@
 
 #include "base/dtype.h"
 #include "ops/device.h"
-#include "ops/packed_bytes.h"
 #include "spec/parallel.h"
 #include "store/quantised.h"
 #include "store/weights.h"
@@ -16,16 +15,14 @@
 
 namespace inferd::model {
 
-struct MadeRows {
-  DType type = DType::kF16;
-  std::int64_t k = 0;  // stored columns
-  std::size_t row_bytes = 0;
-  std::vector<std::byte> bytes;            // [ref.rows, row_bytes]
-  std::optional<store::RowScales> scales;  // of E4M3
-  std::vector<std::int32_t> columns;       // as ops::ColumnOrder::inputs
+/// What a device multiplies beside plain rows: ops::Device says it, and ops::DeviceClass of one
+/// that is not at hand.
+struct RowKinds {
+  bool scales = false;
+  bool column_order = false;
 };
 
-/// What MakeRowsFor gives, told without making it.
+/// What MakeRowsFor makes, told without making it.
 struct RowForm {
   DType type = DType::kF16;
   std::int64_t k = 0;             // stored columns
@@ -36,7 +33,15 @@ RowForm FormOfRows(const store::TensorSource& source,
                    const store::WeightRef& ref,
                    spec::Range columns,
                    bool of_expert,
-                   ops::DeviceClass device);
+                   RowKinds kinds);
+
+struct MadeRows {
+  RowForm form;
+  std::size_t row_bytes = 0;
+  std::vector<std::byte> bytes;            // [ref.rows, row_bytes]
+  std::optional<store::RowScales> scales;  // of E4M3 and int8
+  std::vector<std::int32_t> columns;       // as ops::ColumnOrder::inputs
+};
 
 /// Columns `columns` of a folded tensor's rows, in the form of fewest bits that `device`
 /// multiplies. of_expert: one of several matrices that are multiplied together, so its columns stay
@@ -46,5 +51,13 @@ MadeRows MakeRowsFor(const store::TensorSource& source,
                      spec::Range columns,
                      bool of_expert,
                      ops::Device& device);
+
+/// Those columns as `type`, the tensor's own or BF16: [ref.rows, columns]. Runs on the device's
+/// threads.
+std::vector<std::byte> MakeRowsAs(DType type,
+                                  const store::TensorSource& source,
+                                  const store::WeightRef& ref,
+                                  spec::Range columns,
+                                  ops::Device& device);
 
 }  // namespace inferd::model

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "model/made_rows.h"
 #include "model/weight_jobs.h"
+#include "ops/packed_bytes.h"
 #include "store/quantised_parts.h"
 
 namespace inferd::model {
@@ -41,7 +42,8 @@ std::int64_t BytesOf(const store::Model& source, const MatrixJob& job, ops::Devi
   if (ref.tensor->parts == nullptr) {
     return ops::PackedBytes(device, ref.dtype(), ref.rows, columns.size());
   }
-  const RowForm form = FormOfRows(source.tensors, ref, columns, job.of_expert, device);
+  const RowKinds kinds{ops::TakesScales(device), ops::TakesColumnOrder(device)};
+  const RowForm form = FormOfRows(source.tensors, ref, columns, job.of_expert, kinds);
   std::int64_t bytes = ops::PackedBytes(device, form.type, ref.rows, form.k);
   bytes += ref.rows * form.scale_groups * static_cast<std::int64_t>(sizeof(float));
   bytes += form.grouped ? form.k * static_cast<std::int64_t>(sizeof(std::int32_t)) : 0;

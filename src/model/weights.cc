@@ -105,7 +105,7 @@ class Loader {
       order = {made.columns, job.col_end - job.col_begin};
     }
     return PackRows(
-        job, made.type, made.bytes, job.ref.rows, made.k, made.row_bytes, scales, order);
+        job, made.form.type, made.bytes, job.ref.rows, made.form.k, made.row_bytes, scales, order);
   }
 
   Result<> PackRows(const MatrixJob& job,
