@@ -62,11 +62,11 @@ Result<> NcclCollectives::SharePeerMemory(const Deadline& deadline) {
       access != nullptr
           ? access->Offer(within)
           : Result<tensor::PeerCard>(Unavailable("it has no memory that peers reach"));
-  INFERD_ASSIGN(const std::vector<tensor::PeerCard> cards,
-                Exchange(own, places_, options_.id, host_));
   if (!own.ok() && own.error().code() == Code::kDeadlineExceeded) {
     return Fail(own.error());  // Nor would it get to a message by NCCL.
   }
+  INFERD_ASSIGN(const std::vector<tensor::PeerCard> cards,
+                Exchange(own, places_, options_.id, host_));
   if (cards.empty()) {
     return {};
   }

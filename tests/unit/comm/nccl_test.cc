@@ -97,6 +97,11 @@ class TestPeerMemory final : public tensor::PeerMemory {
 class TestAccess final : public tensor::PeerAccess {
  public:
   Result<tensor::PeerCard> Offer(std::chrono::milliseconds within) override {
+    const auto began = std::chrono::steady_clock::now();
+    while (waits_for_an_abort && g_aborts == 0 &&
+           std::chrono::steady_clock::now() - began < seconds(10)) {
+      ::poll(nullptr, 0, 1);
+    }
     if (!comes_to_rest) {
       return DeadlineExceeded("not done after {} ms", within.count());
     }
@@ -115,6 +120,7 @@ class TestAccess final : public tensor::PeerAccess {
   }
 
   bool comes_to_rest = true;
+  bool waits_for_an_abort = false;  // of some rank's communicator
   bool offers = true;
   bool opens = true;
 };
@@ -355,6 +361,19 @@ TEST_F(NcclTest, ADeviceThatDoesNotComeToRestDoesNotJoin) {
   EXPECT_TRUE(FoundIn(said[1], "join: group tp-of-a-test, rank 1 on * GPU-b: not done after "))
       << said[1];
   EXPECT_FALSE(said[0].empty()) << "rank 0 goes on without rank 1";
+}
+
+// It would wait for peers that may not have come so far, and say that it did.
+TEST_F(NcclTest, ADeviceThatDoesNotComeToRestIsToldAtOnce) {
+  group_.peer_memory = true;
+  queues_[1]->access.comes_to_rest = false;
+  queues_[0]->access.waits_for_an_abort = true;
+  const auto began = std::chrono::steady_clock::now();
+  const auto said = Join(true, kNothing);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(5));
+  EXPECT_TRUE(FoundIn(said[1], "join: group tp-of-a-test, rank 1 on * GPU-b: not done after "))
+      << said[1];
+  EXPECT_FALSE(FoundIn(said[0], "joined")) << said[0];
 }
 
 TEST_F(NcclTest, AnAbortEndsShortMessagesAtOnce) {
