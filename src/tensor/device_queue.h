@@ -62,7 +62,8 @@ class DeviceQueue {
   /// its use.
   virtual void SetGuard(WaitGuard* guard) = 0;
   /// How long a wait of the device lasts at most while there is no guard, whose affair that is
-  /// else; a device that is not done by then is given up for broken.
+  /// else. A device that is not done by then has a little longer to come to rest: the wait fails
+  /// with kDeadlineExceeded where it does, else with kInternal, and the device is broken.
   virtual void SetWaitLimit(std::chrono::milliseconds limit) = 0;
 
   /// What is given becomes part of a recording instead of being done. No marks then.

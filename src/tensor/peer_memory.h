@@ -67,7 +67,7 @@ class PeerAccess {
 
   /// Makes this rank's memory for the next Open: anew each time, so that no peer of an older
   /// generation reaches it. Waits until the device has done what it was given, `within` that time
-  /// or fails with kDeadlineExceeded: the device is not to be used then. So a rank that shows its
+  /// or fails with kDeadlineExceeded: the device is broken then. So a rank that shows its
   /// card reads its peers' older memory no more; nothing of older generations may be given to the
   /// device from then on. kUnavailable: memory cannot be shared, and why.
   virtual Result<PeerCard> Offer(std::chrono::milliseconds within) = 0;

@@ -34,7 +34,8 @@ constexpr std::int64_t kProgressPeriodMs = 100;
 constexpr std::chrono::milliseconds kYieldFor{20};
 constexpr std::chrono::microseconds kLookPeriod{100};
 
-/// Freeing the memory of a device that failed may wait for it for ever; the process's end does not.
+/// A device that hangs has nothing freed by ops, but NCCL's end of a communicator may wait for it
+/// for ever; the process's end does not.
 void LeaveToTheProcess(std::unique_ptr<model::Rank> rank) {
   [[maybe_unused]] static model::Rank* volatile left = nullptr;
   left = rank.release();

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "ops/cuda/cuda_select.h"
-#include "ops/cuda/stream_wait.h"
 
 #include <algorithm>
 #include <cstring>
@@ -25,7 +24,8 @@ CudaDevice::CudaDevice(int index,
 CudaDevice::~CudaDevice() {
   if (stream_ != nullptr && cudaSetDevice(index_) == cudaSuccess) {
     if (AwaitStream(stream_, kDrainFor) == cudaErrorNotReady) {
-      return;  // The process ends it.
+      (void)library_.lt.release();  // Its end waits for the device.
+      return;
     }
     for (cudaEvent_t event : steps_.ended) {
       if (event != nullptr) {
@@ -62,6 +62,10 @@ Result<Staging> CudaDevice::MakeStaging(std::size_t bytes) {
 }
 
 bool CudaDevice::Use() {
+  if (!error_ && ADeviceHangs()) {
+    error_ =
+        Internal("{} is not used any more, since a device of this worker hangs; it ends", name_);
+  }
   if (error_) {
     return false;
   }
@@ -107,7 +111,7 @@ Result<Memory> CudaDevice::Allocate(std::size_t bytes, std::string_view what) {
     return *error_;
   }
   Memory memory(
-      static_cast<std::byte*>(data), bytes, [](std::byte* at, std::size_t) { (void)cudaFree(at); });
+      static_cast<std::byte*>(data), bytes, [](std::byte* at, std::size_t) { FreeUnlessHung(at); });
   Check(cudaMemsetAsync(data, 0, bytes, stream_), what);
   return memory;
 }
@@ -130,7 +134,7 @@ Result<Memory> CudaDevice::AllocateHost(std::size_t bytes, std::string_view what
   }
   std::memset(data, 0, bytes);
   return Memory(static_cast<std::byte*>(data), bytes, [](std::byte* at, std::size_t) {
-    (void)cudaFreeHost(at);
+    FreeHostUnlessHung(at);
   });
 }
 

@@ -16,6 +16,7 @@
 #include "ops/cuda/cuda_queue.h"
 #include "ops/cuda/staging.h"
 #include "ops/cuda/step_places.h"
+#include "ops/cuda/stream_wait.h"
 #include "ops/device.h"
 #include "ops/thread_team.h"
 
@@ -57,7 +58,7 @@ class CudaDevice final : public Device {
                  std::span<const std::int32_t> pages) override;
   Result<> Wait() override;
   tensor::DeviceQueue* queue() override { return &queue_; }
-  bool Broken() const override { return error_.has_value(); }
+  bool Broken() const override { return error_.has_value() || ADeviceHangs(); }
   Result<> Reserve(const StepLimits& limits) override;
   std::int64_t BeginStep(const StepRows& step) override;
   bool Replay() override;

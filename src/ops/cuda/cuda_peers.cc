@@ -21,8 +21,8 @@ namespace inferd::ops::INFERD_CUDA_NAMESPACE {
 struct PeerRegion {
   PeerRegion(int device, std::byte* at) : index(device), data(at) {}
   ~PeerRegion() {
-    if (cudaSetDevice(index) == cudaSuccess) {
-      (void)cudaFree(data);
+    if (!left && cudaSetDevice(index) == cudaSuccess) {
+      FreeUnlessHung(data);
     }
   }
   PeerRegion(const PeerRegion&) = delete;
@@ -31,6 +31,7 @@ struct PeerRegion {
   const int index;
   std::byte* const data;
   bool shown = false;  // to other processes, which may have opened it
+  bool left = false;   // to the process's end
 };
 
 namespace {
@@ -122,21 +123,10 @@ struct Reached {
   Reached& operator=(Reached&&) = delete;
   ~Reached() {
     for (void* memory : opened) {
-      (void)cudaIpcCloseMemHandle(memory);
+      CloseUnlessHung(memory);
     }
   }
 };
-
-/// What is not to be freed before the process ends.
-void LeaveToTheProcess(Reached reached) {
-  struct Left {
-    std::mutex mutex;
-    std::vector<Reached> all;
-  };
-  static Left& left = *std::make_unique<Left>().release();
-  const std::lock_guard lock(left.mutex);
-  left.all.push_back(std::move(reached));
-}
 
 class CudaPeerMemory final : public tensor::PeerMemory {
  public:
@@ -162,12 +152,9 @@ class CudaPeerMemory final : public tensor::PeerMemory {
     }
     Abort();
     if (AwaitStream(stream_, kDrainFor) == cudaErrorNotReady) {
-      // The device fails, and its worker ends. Kernels may still read all of it, the word too; and
-      // freeing would wait for them.
-      LeaveToTheProcess(std::move(reached_));
-      return;
+      return;  // Kernels may still read all of it, the word too.
     }
-    (void)cudaFreeHost(abort_);
+    FreeHostUnlessHung(abort_);
     owner_->Retire(generation_, std::move(reached_.held.front()));
   }
   CudaPeerMemory(const CudaPeerMemory&) = delete;
@@ -299,6 +286,11 @@ Result<std::byte*> Reach(const Card& card, std::size_t peer, int own_index, Reac
 
 Result<tensor::PeerCard> CudaPeers::Offer(std::chrono::milliseconds within) {
   ++offers_;
+  const auto began = std::chrono::steady_clock::now();
+  const auto left = [&] {
+    return within -
+           std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
+  };
   Card card;
   cudaDeviceProp properties{};
   cudaError_t error = cudaSetDevice(index_);
@@ -324,7 +316,7 @@ Result<tensor::PeerCard> CudaPeers::Offer(std::chrono::milliseconds within) {
   offered_ = std::make_shared<PeerRegion>(index_, static_cast<std::byte*>(data));
   error = cudaMemsetAsync(data, 0, bytes, stream_);
   if (error == cudaSuccess) {
-    error = AwaitStream(stream_, within);
+    error = AwaitStream(stream_, left());
   }
   if (error == cudaErrorNotReady) {
     return DeadlineExceeded("the device has not cleared what peers reach after {} ms",
@@ -403,12 +395,8 @@ void CudaPeers::Retire(std::uint64_t generation, std::shared_ptr<PeerRegion> own
 }
 
 CudaPeers::~CudaPeers() {
-  for (std::shared_ptr<PeerRegion>& own : retired_) {
-    if (own->shown) {
-      Reached last;
-      last.held.push_back(std::move(own));
-      LeaveToTheProcess(std::move(last));
-    }
+  for (const std::shared_ptr<PeerRegion>& own : retired_) {
+    own->left = own->shown;
   }
 }
 

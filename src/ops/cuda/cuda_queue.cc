@@ -101,7 +101,7 @@ Result<> CudaQueue::MayWaitOn(std::chrono::nanoseconds waited) {
 
 // The time is taken before the look: on an emulated device it is the look that does the work.
 template <class Query>
-CudaQueue::Waited CudaQueue::Poll(Query query) {
+CudaQueue::Waited CudaQueue::Poll(Query query, std::chrono::nanoseconds before) {
   Waited waited;
   Clock::time_point began = Clock::now();
   for (;; PauseBetweenLooks(began)) {
@@ -111,7 +111,7 @@ CudaQueue::Waited CudaQueue::Poll(Query query) {
       break;
     }
     (void)cudaGetLastError();  // No error, but some versions keep it as one.
-    if (Result<> whole = MayWaitOn(asked - began); !whole.ok()) {
+    if (Result<> whole = MayWaitOn(before + (asked - began)); !whole.ok()) {
       return {AwaitStream(stream_, kDrainFor), whole.error()};
     }
   }
@@ -126,11 +126,11 @@ CudaQueue::Waited CudaQueue::Poll(Query query) {
 }
 
 CudaQueue::Waited CudaQueue::Wait() {
-  return Poll([this] { return cudaStreamQuery(stream_); });
+  return Poll([this] { return cudaStreamQuery(stream_); }, {});
 }
 
-CudaQueue::Waited CudaQueue::WaitFor(cudaEvent_t event) {
-  return Poll([event] { return cudaEventQuery(event); });
+CudaQueue::Waited CudaQueue::WaitFor(cudaEvent_t event, std::chrono::nanoseconds waited) {
+  return Poll([event] { return cudaEventQuery(event); }, waited);
 }
 
 bool CudaQueue::Look(cudaEvent_t event, std::chrono::nanoseconds waited) {
@@ -138,7 +138,7 @@ bool CudaQueue::Look(cudaEvent_t event, std::chrono::nanoseconds waited) {
     return true;
   }
   (void)cudaGetLastError();  // No error, but some versions keep it as one.
-  return guard_ != nullptr && !guard_->Check(waited).ok();
+  return !MayWaitOn(waited).ok();
 }
 
 // A recording holds calls too, from the first one on.

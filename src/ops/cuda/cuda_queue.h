@@ -56,15 +56,17 @@ class CudaQueue final : public tensor::DeviceQueue {
     std::optional<Error> given_up;
   };
   Waited Wait();
-  /// The same for what was given before `event` was recorded; what came later may go on.
-  Waited WaitFor(cudaEvent_t event);
+  /// The same for what was given before `event` was recorded; what came later may go on. `waited`
+  /// so far, in looks.
+  Waited WaitFor(cudaEvent_t event, std::chrono::nanoseconds waited = {});
   /// One look at it. True: WaitFor returns at once, or gives up.
   bool Look(cudaEvent_t event, std::chrono::nanoseconds waited);
 
  private:
-  /// Asks `query` until it knows, and whether to wait on; if not, the whole stream.
+  /// Asks `query` until it knows, and whether to wait on after what was waited `before`; if not,
+  /// the whole stream.
   template <class Query>
-  Waited Poll(Query query);
+  Waited Poll(Query query, std::chrono::nanoseconds before);
   /// The guard's word; without one, the limit's.
   Result<> MayWaitOn(std::chrono::nanoseconds waited);
 
@@ -82,7 +84,7 @@ class CudaQueue final : public tensor::DeviceQueue {
   std::optional<Error> stalled_;  // why a kernel that kept this thread gave up; the next Wait tells
   cudaStream_t stream_ = nullptr;
   tensor::WaitGuard* guard_ = nullptr;
-  std::chrono::milliseconds limit_{60'000};  // of a load's waits; a group brings its own
+  std::chrono::milliseconds limit_{60'000};  // of a load's waits, until somebody sets another
   std::uint64_t marks_ = 0;
   std::uint64_t passed_ = 0;
   std::deque<Outstanding> outstanding_;

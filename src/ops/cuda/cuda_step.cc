@@ -199,7 +199,11 @@ Result<> CudaDevice::WaitForStep(std::uint64_t step) {
   if (step <= steps_.done) {
     return {};
   }
-  const CudaQueue::Waited waited = queue_.WaitFor(steps_.ended[step % steps_.ended.size()]);
+  std::chrono::nanoseconds looked{};
+  if (steps_.looked_at == step) {
+    looked = std::chrono::steady_clock::now() - steps_.first_look;
+  }
+  const CudaQueue::Waited waited = queue_.WaitFor(steps_.ended[step % steps_.ended.size()], looked);
   steps_.done = step;
   return Conclude(waited);
 }

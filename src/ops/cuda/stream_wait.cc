@@ -4,9 +4,15 @@
 #include <poll.h>
 #include <sched.h>
 
+#include <atomic>
 #include <ctime>
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+namespace {
+
+std::atomic<bool> g_hangs{false};
+
+}  // namespace
 
 using Clock = std::chrono::steady_clock;
 
@@ -30,8 +36,29 @@ cudaError_t AwaitStream(cudaStream_t stream, std::chrono::milliseconds within) {
     }
     (void)cudaGetLastError();  // No error, but some versions keep it as one.
     if (asked - began > within) {
+      g_hangs = true;
       return state;
     }
+  }
+}
+
+bool ADeviceHangs() { return g_hangs; }
+
+void FreeUnlessHung(void* device_memory) {
+  if (!ADeviceHangs()) {
+    (void)cudaFree(device_memory);
+  }
+}
+
+void FreeHostUnlessHung(void* pinned_memory) {
+  if (!ADeviceHangs()) {
+    (void)cudaFreeHost(pinned_memory);
+  }
+}
+
+void CloseUnlessHung(void* peers_memory) {
+  if (!ADeviceHangs()) {
+    (void)cudaIpcCloseMemHandle(peers_memory);
   }
 }
 

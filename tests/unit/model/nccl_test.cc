@@ -8,6 +8,7 @@
 #include "kernels/simt/runtime_api.h"
 #include "ops/device.h"
 #include "unit/comm/spawn.h"
+#include "unit/model/hung_device.h"
 
 #include <atomic>
 #include <csignal>
@@ -265,25 +266,9 @@ TEST(NcclOnDeviceTest, AnAbortEndsAWaitAndLeavesTheDeviceWhole) {
   });
 }
 
-/// Work of the device's stream that lasts until Release.
-class Blocked {
- public:
-  explicit Blocked(ops::Device& device) {
-    const auto stream = static_cast<cudaStream_t>(device.queue()->stream());
-    EXPECT_EQ(simt::EnqueueUntil(stream, [done = done_] { return done->load(); }), cudaSuccess);
-  }
-  ~Blocked() { Release(); }
-  Blocked(const Blocked&) = delete;
-  Blocked& operator=(const Blocked&) = delete;
-  void Release() { *done_ = true; }
-
- private:
-  const std::shared_ptr<std::atomic<bool>> done_ = std::make_shared<std::atomic<bool>>(false);
-};
-
 TEST(NcclOnDeviceTest, ADeviceThatIsNotDoneDoesNotHoldAJoin) {
   const Meeting meeting(2);
-  OnThreads(meeting, [&](Joined& rank) -> std::string {
+  const RankBody body = [&](Joined& rank) -> std::string {
     const int own = rank.group->rank();
     LeaveGroup(&rank);
     const auto began = Clock::now();
@@ -296,35 +281,27 @@ TEST(NcclOnDeviceTest, ADeviceThatIsNotDoneDoesNotHoldAJoin) {
     std::string said = SayUnless(JoinGroup(meeting, 2, own, &rank, milliseconds(1'000)),
                                  Code::kDeadlineExceeded,
                                  "rank 0 on * EMU-0: *not done with what is before it");
+    said += rank.device->Broken() ? "" : "the device is not broken; ";
     blocked.Release();
-    said += Say(rank.device->Wait());
+    said += SayUnless(rank.device->Wait(), Code::kInternal, "a device of this worker hangs");
     return said + (Clock::now() - began < seconds(10) ? "" : "the join took its time; ");
-  });
+  };
+  InAProcessOfItsOwn([&] { OnThreads(meeting, body); });
 }
 
 TEST(NcclOnDeviceTest, AGroupEndsOnADeviceThatDoesNotComeToItsEnd) {
-  OnThreads(Meeting(2), [](Joined& rank) -> std::string {
+  const RankBody body = [](Joined& rank) -> std::string {
     if (rank.group->rank() == 1) {
       return WaitUntilAPeerIsGone(*rank.group);
     }
-    Blocked blocked(*rank.device);
+    const Blocked blocked(*rank.device);
     const auto began = Clock::now();
     LeaveGroup(&rank);
-    return Clock::now() - began < seconds(10) ? "" : "it took its time; ";
-  });
-}
-
-TEST(AloneOnDeviceTest, AWaitEndsAtItsLimitWhereNobodyGuardsIt) {
-  auto device = ops::MakeDevice("cuda-emu", 1, {});
-  ASSERT_TRUE(device.ok()) << device.error().message();
-  (*device)->queue()->SetWaitLimit(std::chrono::milliseconds(50));
-  Blocked blocked(**device);
-  const auto began = Clock::now();
-  EXPECT_EQ(
-      SayUnless((*device)->Wait(), Code::kInternal, "EMU-0 is not done after 50 ms*worker ends"),
-      "");
-  EXPECT_LT(Clock::now() - began, seconds(5));
-  EXPECT_TRUE((*device)->Broken());
+    const bool soon = Clock::now() - began < seconds(10);
+    return std::string(soon ? "" : "it took its time; ") +
+           (rank.device->Broken() ? "" : "the device is not broken; ");
+  };
+  InAProcessOfItsOwn([&] { OnThreads(Meeting(2), body); });
 }
 
 TEST(NcclOnDeviceTest, ShortMessagesGoThroughTheDevicesMemory) {
