@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// While a rank's device works, somebody must see that a peer is gone: a collective in its queue
+// waits for ever.
 #pragma once
 
 #include "comm/communicator.h"
@@ -30,7 +32,8 @@ class CommsGuard final : public tensor::WaitGuard {
       if (whole.ok()) {
         continue;
       }
-      // What waits in the queue may be of any of them.
+      // What waits in the queue may be of any of them. Abort only asks for the end; it is the next
+      // Check on this thread that ends a group. What those say is an echo of the first.
       for (comm::Communicator* group : groups_) {
         group->Abort();
         (void)group->device()->Check(waited);

@@ -25,7 +25,8 @@ namespace inferd::model {
 /// 0) to the first-stage ranks of the group.
 struct RankComms {
   std::unique_ptr<comm::Communicator> tp, ep, pp, ids;
-  std::int64_t step_deadline_ms = 30'000;  // how long a sampler waits for a mask
+  /// How long a sampler waits for a mask, and the device for its end where no group guards it.
+  std::int64_t step_deadline_ms = 30'000;
 };
 
 /// Bytes this rank really holds; the planned ones are in spec::MemoryLedger.

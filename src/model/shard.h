@@ -196,7 +196,7 @@ class Shard {
   Result<> ExchangeOwed(std::int64_t rows);
   /// What is owed exchanged, added, and normed into `normed`, in one launch; false: not done.
   Result<bool> NormOwed(std::int64_t rows, const Vector& norm, float* normed);
-  /// act, or where that is null `normed`, = RMS norm of x_, with what is owed added to it.
+  /// act or normed, whichever is given, = RMS norm of x_, with what is owed added to it.
   Result<> BeginBlock(std::int64_t rows,
                       const Vector& norm,
                       ops::Activations* act,

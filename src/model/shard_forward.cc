@@ -222,6 +222,7 @@ Result<> Shard::BeginBlock(std::int64_t rows,
                            const Vector& norm,
                            ops::Activations* act,
                            float* normed) {
+  INFERD_CHECK((act != nullptr) != (normed != nullptr));
   INFERD_ASSIGN(const bool done,
                 NormOwed(rows, norm, act != nullptr ? act->FloatsToFill() : normed));
   if (done) {
@@ -229,13 +230,20 @@ Result<> Shard::BeginBlock(std::int64_t rows,
   }
   const auto eps = static_cast<float>(model_.norm_eps);
   if (owed_ == Owed::kNothing) {
-    act != nullptr ? device_.RmsNorm(x_, norm.data(), eps, rows, model_.hidden_size, act)
-                   : device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
+    if (act != nullptr) {
+      device_.RmsNorm(x_, norm.data(), eps, rows, model_.hidden_size, act);
+    } else {
+      device_.RmsNormFloat(x_, norm.data(), eps, rows, model_.hidden_size, normed);
+    }
     return {};
   }
   INFERD_TRY(ExchangeOwed(rows));
   const ops::AddNormTask task = {x_, y_, norm.data(), eps, rows, model_.hidden_size};
-  act != nullptr ? device_.AddRmsNorm(task, act) : device_.AddRmsNormFloat(task, normed);
+  if (act != nullptr) {
+    device_.AddRmsNorm(task, act);
+  } else {
+    device_.AddRmsNormFloat(task, normed);
+  }
   owed_ = Owed::kNothing;
   return {};
 }
