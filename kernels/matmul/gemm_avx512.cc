@@ -67,17 +67,13 @@ void DecodeBlocks(const std::uint8_t* panel,
       _mm512_store_si512(out, Load(block));
     } else {
       Unroll<2>([&](auto b) INFERD_INLINE {
-        const __m512 d = HalfRow(head + b * 32);
-        __m512 first;
         __m512 second;
         if constexpr (kMode == TileMode::kMin) {
-          first = _mm512_mul_ps(d, ByteRow(block + b * 16));
-          second = _mm512_mul_ps(HalfRow(head + 64 + b * 32), ByteRow(block + 32 + b * 16));
+          second = BrickMin(head, block, b);
         } else {
-          first = _mm512_mul_ps(d, SignedByteRow(block + b * 16));
-          second = _mm512_mul_ps(d, SignedByteRow(block + 32 + b * 16));
+          second = BrickScale<kForm>(head, block, b, 1);
         }
-        _mm512_store_ps(out + b * 64, first);
+        _mm512_store_ps(out + b * 64, BrickScale<kForm>(head, block, b, 0));
         _mm512_store_ps(out + 128 + b * 64, second);
       });
     }
@@ -194,14 +190,7 @@ void Tile(const TileInput& in) {
     Unroll<kTwo ? 2 : 1>([&](auto half) INFERD_INLINE {
       __m512i acc[2][kTokens];
       Unroll<kTokens>([&](auto t) INFERD_INLINE {
-        const ActBlock& x = a[t * lda];
-        if constexpr (kMins) {
-          acc[0][t] = acc[1][t] = _mm512_setzero_si512();
-        } else if constexpr (kTwo) {
-          acc[0][t] = acc[1][t] = _mm512_set1_epi32(half == 0 ? x.n_lo : x.n - x.n_lo);
-        } else {
-          acc[0][t] = acc[1][t] = Broadcast4(&x.n);
-        }
+        acc[0][t] = acc[1][t] = Start<kTwo, kMins>(a[t * lda], half);
       });
       Dot<kTokens, kTwo ? 1 + half : 0>(w + kHeader, a->q, stride, acc);
       const __m512 d0 = TileScale<kMode>(w, 0, half);

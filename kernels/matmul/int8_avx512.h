@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the int8 families (small and middle batches, GEMM) share: decoding of packed groups, their
-// scales, the prefetch and the step of one block. Included by AVX-512 files only; internal linkage.
+// scales, start and step of one block. Included by AVX-512 files only; internal linkage.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -54,7 +54,7 @@ INFERD_INLINE inline __m512i Group(const std::uint8_t* q, int b, int g) {
   return _mm512_ternarylogic_epi32(x, y, top, 0xe4);  // top ? x : y
 }
 
-// Scales (and mins) of one brick of a block; `half` selects the 16 k of forms with two scales.
+// Scales of one brick of a block; `half` selects the 16 k of forms with two scales.
 template <PackForm kForm>
 INFERD_INLINE inline __m512 BrickScale(const std::uint8_t* head,
                                        const std::uint8_t* block,
@@ -69,14 +69,23 @@ INFERD_INLINE inline __m512 BrickScale(const std::uint8_t* head,
   }
 }
 
-// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst
-// would fill the miss buffers and stall the loads behind it.
-template <int kLines, int kSteps, int kStep>
-INFERD_INLINE inline void PrefetchShare(const std::uint8_t* block) {
-  constexpr int kFrom = kLines * kStep / kSteps;
-  constexpr int kTo = kLines * (kStep + 1) / kSteps;
-  UnrollFrom<kFrom, kTo - kFrom>(
-      [&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
+// The mins of forms that have one.
+INFERD_INLINE inline __m512 BrickMin(const std::uint8_t* head,
+                                     const std::uint8_t* block,
+                                     int brick) {
+  return _mm512_mul_ps(HalfRow(head + 64 + brick * 32), ByteRow(block + 32 + brick * 16));
+}
+
+// What the sum of a token's products with a block, or with `half` of it, starts at.
+template <bool kTwo, bool kMins>
+INFERD_INLINE inline __m512i Start(const ActBlock& x, int half) {
+  if constexpr (kMins) {
+    return _mm512_setzero_si512();
+  } else if constexpr (kTwo) {
+    return _mm512_set1_epi32(half == 0 ? x.n_lo : x.n - x.n_lo);
+  } else {
+    return Broadcast4(&x.n);
+  }
 }
 
 INFERD_INLINE inline __m512 Step(__m512i dot, __m512 dw, float da, __m512 f) {

@@ -26,15 +26,9 @@ INFERD_INLINE inline void BrickTokens(const Brick<kHalves>& brick,
                                       float* sums) {
   __m512i acc[kHalves][kTokens];
   Unroll<kTokens>([&](auto t) INFERD_INLINE {
-    const ActBlock& x = a[t * lda];
-    if constexpr (kHalves == 2) {
-      acc[0][t] = Broadcast4(&x.n_lo);
-      acc[1][t] = _mm512_set1_epi32(x.n - x.n_lo);
-    } else if constexpr (kMin) {
-      acc[0][t] = _mm512_setzero_si512();
-    } else {
-      acc[0][t] = Broadcast4(&x.n);
-    }
+    Unroll<kHalves>([&](auto half) INFERD_INLINE {
+      acc[half][t] = Start<kHalves == 2, kMin>(a[t * lda], half);
+    });
   });
   Unroll<8>([&](auto g) INFERD_INLINE {
     Unroll<kTokens>([&](auto t) INFERD_INLINE {
@@ -90,7 +84,7 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
           brick.d[half] = BrickScale<kForm>(head, panel, b, half);
         });
         if constexpr (kMin) {
-          brick.min = _mm512_mul_ps(HalfRow(head + 64 + b * 32), ByteRow(panel + 32 + b * 16));
+          brick.min = BrickMin(head, panel, b);
         }
         float* f = sums + b * m * 16;
         const ActBlock* x = a;

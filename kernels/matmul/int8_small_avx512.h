@@ -9,6 +9,16 @@
 namespace inferd::kernels {
 namespace {
 
+// The lines of a block's prefetch that step `step` of `steps` asks for: spread, because a burst
+// would fill the miss buffers and stall the loads behind it.
+template <int kLines, int kSteps, int kStep>
+INFERD_INLINE inline void PrefetchShare(const std::uint8_t* block) {
+  constexpr int kFrom = kLines * kStep / kSteps;
+  constexpr int kTo = kLines * (kStep + 1) / kSteps;
+  UnrollFrom<kFrom, kTo - kFrom>(
+      [&](auto line) INFERD_INLINE { Prefetch(block + kPrefetchAhead + line * 64); });
+}
+
 /// One panel x kTokens tokens.
 template <PackForm kForm, int kTokens>
 void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t row0) {
@@ -34,14 +44,7 @@ void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t 
       Unroll<kHalves>([&](auto half) INFERD_INLINE {
         __m512i acc[2][kTokens];
         Unroll<kTokens>([&](auto t) INFERD_INLINE {
-          __m512i start = _mm512_setzero_si512();
-          if constexpr (kHalves == 2) {
-            const ActBlock& x = a[t * lda];
-            start = _mm512_set1_epi32(half == 0 ? x.n_lo : x.n - x.n_lo);
-          } else if constexpr (!kMin) {
-            start = Broadcast4(&a[t * lda].n);
-          }
-          acc[0][t] = acc[1][t] = start;
+          acc[0][t] = acc[1][t] = Start<kHalves == 2, kMin>(a[t * lda], half);
         });
         Unroll<8 / kHalves>([&](auto step) INFERD_INLINE {
           constexpr int g = step + half * 4;
@@ -58,7 +61,7 @@ void SmallPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t 
           const __m512 dw = BrickScale<kForm>(head, panel, brick, half);
           __m512 dm = _mm512_setzero_ps();
           if constexpr (kMin) {
-            dm = _mm512_mul_ps(HalfRow(head + 64 + brick * 32), ByteRow(panel + 32 + brick * 16));
+            dm = BrickMin(head, panel, brick);
           }
           Unroll<kTokens>([&](auto t) INFERD_INLINE {
             f[brick][t] = Step(acc[brick][t], dw, a[t * lda].d, f[brick][t]);
