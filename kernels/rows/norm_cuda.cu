@@ -71,37 +71,6 @@ __global__ void __launch_bounds__(kThreads) LayerNormKernel(const float* x_rows,
   }
 }
 
-template <bool kResidual>
-Status Norm(float* x,
-            std::int64_t ldx,
-            const float* add,
-            std::int64_t ldadd,
-            const float* weight,
-            float eps,
-            std::int64_t rows,
-            std::int64_t k,
-            float* y,
-            std::int64_t ldy,
-            Stream stream) {
-  if (rows == 0) {
-    return Status::kOk;
-  }
-  return LAUNCH_KERNEL(RmsNormKernel<kResidual>,
-                       dim3(static_cast<unsigned>(rows)),
-                       dim3(kThreads),
-                       0,
-                       stream,
-                       x,
-                       ldx,
-                       add,
-                       ldadd,
-                       weight,
-                       eps,
-                       static_cast<int>(k),
-                       y,
-                       ldy);
-}
-
 }  // namespace
 
 Status RmsNorm(const float* x,
@@ -114,7 +83,7 @@ Status RmsNorm(const float* x,
                std::int64_t ldy,
                Stream stream) {
   // Without a residual x is only read.
-  return Norm<false>(const_cast<float*>(x), ldx, nullptr, 0, weight, eps, rows, k, y, ldy, stream);
+  return AddRmsNorm(const_cast<float*>(x), ldx, nullptr, 0, weight, eps, rows, k, y, ldy, stream);
 }
 
 Status AddRmsNorm(float* x,
@@ -128,7 +97,24 @@ Status AddRmsNorm(float* x,
                   float* y,
                   std::int64_t ldy,
                   Stream stream) {
-  return Norm<true>(x, ldx, add, ldadd, weight, eps, rows, k, y, ldy, stream);
+  if (rows == 0) {
+    return Status::kOk;
+  }
+  const auto kernel = add != nullptr ? &RmsNormKernel<true> : &RmsNormKernel<false>;
+  return LAUNCH_KERNEL(kernel,
+                       dim3(static_cast<unsigned>(rows)),
+                       dim3(kThreads),
+                       0,
+                       stream,
+                       x,
+                       ldx,
+                       add,
+                       ldadd,
+                       weight,
+                       eps,
+                       static_cast<int>(k),
+                       y,
+                       ldy);
 }
 
 Status LayerNorm(const float* x,

@@ -21,7 +21,8 @@ Status RmsNorm(const float* x,
                std::int64_t ldy,
                Stream stream);
 
-/// x += add (the residual), then y = RmsNorm(x) * weight, in one pass over memory.
+/// x += add (the residual; null: none, x is only read), then y = RmsNorm(x) * weight, in one pass
+/// over memory.
 Status AddRmsNorm(float* x,
                   std::int64_t ldx,
                   const float* add,
