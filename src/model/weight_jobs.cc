@@ -95,11 +95,7 @@ class Lister {
                    Matrix* target) {
     INFERD_ASSIGN(const WeightRef ref, Find(slot, layer, expert, rows, cols));
     if (range.size() > 0) {
-      AddJob({.ref = ref.Rows(range.begin, range.end),
-              .col_begin = 0,
-              .col_end = cols,
-              .of_expert = expert >= 0,
-              .target = target});
+      AddJob(ref.Rows(range.begin, range.end), {0, cols}, expert >= 0, target);
     }
     return {};
   }
@@ -127,19 +123,19 @@ class Lister {
           range.end,
           block);
     }
-    AddJob({.ref = ref,
-            .col_begin = range.begin,
-            .col_end = range.end,
-            .of_expert = expert >= 0,
-            .target = target});
+    AddJob(ref, range, expert >= 0, target);
     return {};
   }
 
-  void AddJob(MatrixJob job) {
-    const std::int64_t block = BlockElements(job.ref.dtype());
-    job.bytes =
-        job.ref.rows * ((job.col_end - job.col_begin) / block * BlockBytes(job.ref.dtype()));
-    jobs_.matrices.push_back(job);
+  void AddJob(const WeightRef& ref, Range columns, bool of_expert, Matrix* target) {
+    const DType type = ref.dtype();
+    jobs_.matrices.push_back(
+        {.ref = ref,
+         .col_begin = columns.begin,
+         .col_end = columns.end,
+         .of_expert = of_expert,
+         .target = target,
+         .bytes = ref.rows * (columns.size() / BlockElements(type) * BlockBytes(type))});
   }
 
   Result<> AddWholeModel() {
@@ -277,11 +273,8 @@ class Lister {
         Slot::kSharedDown, layer, -1, hidden, shared, shard_.shared_ffn, &target.shared_down));
     if (moe.shared_gate) {
       INFERD_ASSIGN(const WeightRef ref, Find(Slot::kSharedExpertGate, layer, -1, hidden, 1));
-      AddJob({.ref = ref,
-              .col_begin = 0,
-              .col_end = ref.cols,
-              .as_row = true,
-              .target = &target.shared_expert_gate});
+      AddJob(ref, {0, ref.cols}, false, &target.shared_expert_gate);
+      jobs_.matrices.back().as_row = true;
     }
     return {};
   }

@@ -13,6 +13,7 @@
 #endif
 
 namespace inferd::ops::INFERD_CUDA_NAMESPACE {
+
 std::string CublasLtVersionText(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
 }

@@ -103,7 +103,7 @@ Result<> CudaQueue::MayWaitOn(std::chrono::nanoseconds waited) {
 template <class Query>
 CudaQueue::Waited CudaQueue::Poll(Query query, std::chrono::nanoseconds before) {
   Waited waited;
-  Clock::time_point began = Clock::now();
+  const Clock::time_point began = Clock::now();
   for (;; PauseBetweenLooks(began)) {
     const Clock::time_point asked = Clock::now();
     waited.error = query();
