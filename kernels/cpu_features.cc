@@ -20,4 +20,6 @@ bool CpuHasAvx512Bf16() { return CpuHasAvx512() && __builtin_cpu_supports("avx51
 
 bool CpuHasFastBf16() { return CpuHasAvx512Bf16() && __builtin_cpu_is("amd"); }
 
+bool CpuStreamsByItself() { return __builtin_cpu_is("amd"); }
+
 }  // namespace inferd::kernels

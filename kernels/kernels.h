@@ -160,5 +160,9 @@ bool CpuHasAvx512Bf16();
 /// vdpbf16ps does twice the work of an FMA per cycle: on AMD's cores (Zen 4 and later), not on
 /// Intel's, where it takes as long as four (measured on Sapphire Rapids: half the rate of FMA).
 bool CpuHasFastBf16();
+/// Whether the prefetchers of the CPU keep memory busy by themselves where a core reads line after
+/// line: AMD's do (measured on a Zen 4), and what a program asks for far ahead takes the place of
+/// their requests.
+bool CpuStreamsByItself();
 
 }  // namespace inferd::kernels

@@ -78,6 +78,12 @@ INFERD_INLINE inline void Prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
 
+/// Into the second-level cache: what is asked for from memory does not hold a miss buffer of the
+/// first on its way.
+INFERD_INLINE inline void PrefetchSecond(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+}
+
 /// Lane mask of the first `count` of 16 lanes, count clamped to 0..16.
 INFERD_INLINE inline __mmask16 FirstLanes(std::int64_t count) {
   return count >= 16 ? __mmask16(0xffff) : count <= 0 ? __mmask16(0) : __mmask16((1u << count) - 1);

@@ -111,7 +111,7 @@ struct PageStream {
   INFERD_INLINE void Lines(int count) {
     if constexpr (kOn) {
       for (int i = 0; i < count && index < sides; ++i) {
-        Prefetch(side[index] + line * 64);
+        PrefetchSecond(side[index] + line * 64);
         if (++line == side_lines) {
           line = 0;
           ++index;

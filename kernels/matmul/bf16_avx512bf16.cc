@@ -8,6 +8,7 @@ namespace {
 struct Bf16DotStep {
   static constexpr int kBytes = 128;
   static constexpr int kUnits = 1;  // a pair
+  static constexpr std::int64_t kLightTokens = 12;
   template <int kUnit>
   INFERD_INLINE static inline __m512 Operand(const std::uint8_t* w, int brick) {
     return _mm512_castsi512_ps(Load(w + brick * 64));

@@ -6,6 +6,7 @@ namespace inferd::kernels {
 namespace {
 
 struct FloatInputs {
+  static constexpr std::int64_t kLightTokens = 2;
   INFERD_INLINE static inline __m512 Spread(const float* a) { return _mm512_set1_ps(*a); }
   INFERD_INLINE static inline __m512 Add(__m512 f, __m512 w, __m512 x) {
     return _mm512_fmadd_ps(x, w, f);

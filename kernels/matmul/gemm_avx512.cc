@@ -164,7 +164,7 @@ struct TileInput {
   const ActBlock* a;
   std::ptrdiff_t lda;
   float* c;                   // [tokens, 32], loaded, continued and stored
-  const std::uint8_t* ahead;  // lines to prefetch, `ahead_lines` before each block
+  const std::uint8_t* ahead;  // lines to ask ahead of, `ahead_lines` before each block
   int ahead_lines;
 };
 
@@ -185,7 +185,7 @@ void Tile(const TileInput& in) {
   });
   for (std::int64_t j = 0; j < in.blocks; ++j, w += kHeader + 1024, ++a) {
     for (int i = 0; i < in.ahead_lines; ++i, ahead += 64) {
-      Prefetch(ahead);
+      AskAhead(ahead);
     }
     Unroll<kTwo ? 2 : 1>([&](auto half) INFERD_INLINE {
       __m512i acc[2][kTokens];
@@ -261,8 +261,8 @@ void GemmForm(const MatMulArgs& args) {
       } else {
         DecodeBlocks<kForm>(panel, j, count, decoded);
       }
-      // Ask for the block further on, a part of its lines before each tile of each block.
-      in.ahead = panel + j * static_cast<std::int64_t>(args.panel_bytes) / blocks + kPrefetchAhead;
+      // Asks for what comes further on, a part of a block's lines before each tile of each block.
+      in.ahead = panel + j * static_cast<std::int64_t>(args.panel_bytes) / blocks;
       for (std::int64_t i = 0; i < tiles; ++i, in.ahead += in.ahead_lines * 64 * count) {
         in.ahead_lines = static_cast<int>(kLines * (i + 1) / tiles - kLines * i / tiles);
         const std::int64_t t0 = m * i / tiles;

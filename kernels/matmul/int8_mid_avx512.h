@@ -76,8 +76,8 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
       Unroll<2>([&](auto b) INFERD_INLINE {
         // Spread over the tokens: a burst would fill the miss buffers and stall the loads behind
         // it.
-        const std::uint8_t* ahead = panel + kPrefetchAhead + kLines * b / 2 * 64;
-        const std::uint8_t* const ahead_end = panel + kPrefetchAhead + kLines * (b + 1) / 2 * 64;
+        const std::uint8_t* ahead = panel + kLines * b / 2 * 64;
+        const std::uint8_t* const ahead_end = panel + kLines * (b + 1) / 2 * 64;
         Brick<kHalves> brick;
         Unroll<8>([&](auto g) INFERD_INLINE { brick.w[g] = Group<kForm>(panel + kQuants, b, g); });
         Unroll<kHalves>([&](auto half) INFERD_INLINE {
@@ -91,7 +91,7 @@ void MidPanel(const MatMulArgs& args, const std::uint8_t* panel, std::int64_t ro
         std::int64_t t = 0;
         for (; t + kTogether <= m; t += kTogether, x += kTogether * lda, f += kTogether * 16) {
           for (int line = 0; line < lines_each && ahead < ahead_end; ++line, ahead += 64) {
-            Prefetch(ahead);
+            AskAhead(ahead);
           }
           BrickTokens<kMin, kHalves, kTogether>(brick, x, lda, f);
         }

@@ -33,7 +33,7 @@ INFERD_INLINE inline void AskForLines(const std::uint8_t* at,
                                       std::int64_t first,
                                       std::int64_t last) {
   for (std::int64_t line = first; line < last; ++line) {
-    _mm_prefetch(reinterpret_cast<const char*>(at + line * 64), _MM_HINT_T1);
+    PrefetchSecond(at + line * 64);
   }
 }
 
@@ -45,7 +45,7 @@ INFERD_INLINE inline void AskForTile(const float* a,
                                      std::int64_t units) {
   for (std::int64_t t = 0; t < tokens; ++t, a += lda) {
     for (std::int64_t i = 0; i < units; i += 16) {
-      _mm_prefetch(reinterpret_cast<const char*>(a + i), _MM_HINT_T1);
+      PrefetchSecond(a + i);
     }
   }
 }
@@ -80,6 +80,10 @@ void StreamPanel(const MatMulArgs& args, const PlainInput& in, std::int64_t p) {
   const std::int64_t share = (Step::kBytes + tiles - 1) / tiles;
   float* c = reinterpret_cast<float*>(args.scratch);
   float* copy = c + m * kPanelRows;
+  // As in int8_small_avx512.h. A single tile reads the panel line after line.
+  static_assert(Step::kLightTokens <= kFewTile);
+  const std::ptrdiff_t far =
+      m <= Step::kLightTokens && CpuStreamsByItself() ? 0 : kPrefetchAhead;
   TilePlace at = {args.panels + static_cast<std::size_t>(p) * args.panel_bytes, 0, c, 0, true};
   for (std::int64_t k = 0; k < in.units; k += chunk) {
     const std::int64_t count = in.units - k < chunk ? in.units - k : chunk;
@@ -94,7 +98,7 @@ void StreamPanel(const MatMulArgs& args, const PlainInput& in, std::int64_t p) {
         lda = count;
       }
       at.c = c + t0 * kPanelRows;
-      const Ahead ahead = {at.w + kPrefetchAhead + i * (count / Step::kUnits) * share, share};
+      const Ahead ahead = {at.w + far + i * (count / Step::kUnits) * share, share};
       PlainTileRows<Step, 1, kFewTile>(tokens, at, count, a, lda, ahead);
     }
     at.w += chunk / Step::kUnits * Step::kBytes;

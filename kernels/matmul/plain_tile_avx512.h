@@ -6,6 +6,7 @@
 // Step says what one step of k is:
 //   kBytes   of a panel per step
 //   kUnits   activations per step; a unit is 4 bytes: a float, or a pair of bf16
+//   kLightTokens  with up to so many tokens a step takes less time than its bytes take to come
 //   Operand<kUnit>(w, brick)  16 rows of a step at w for one of its units
 //   Spread(a)                 the unit at a on all lanes
 //   Add(f, operand, spread)   f and their product
