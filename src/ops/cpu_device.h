@@ -8,6 +8,7 @@
 #include "ops/device.h"
 #include "ops/thread_team.h"
 #include "ops/work_shares.h"
+#include "tensor/host_arena.h"
 #include "tensor/host_buffer.h"
 
 #include <array>
@@ -242,6 +243,7 @@ class CpuDevice final : public Device {
   const kernels::KernelTable& kernels_;
   std::unique_ptr<ThreadTeam> team_;
   WorkShares shares_;                            // of the region that runs
+  tensor::HostArena weights_;                    // of packed matrices
   std::vector<tensor::HostBuffer> scratch_;      // one per thread, for products
   std::vector<std::vector<float>> row_scratch_;  // one row per thread, grown to the widest
   std::vector<PanelJob> jobs_;

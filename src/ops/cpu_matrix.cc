@@ -218,7 +218,7 @@ Result<std::unique_ptr<PackedMatrix>> CpuDevice::Pack(DType type,
   const std::size_t panel_bytes = kernels::PanelBytes(form, k);
   const std::int64_t panels = kernels::NumPanels(n);
   INFERD_ASSIGN(tensor::HostBuffer data,
-                tensor::HostBuffer::Allocate(static_cast<std::size_t>(panels) * panel_bytes));
+                weights_.Allocate(static_cast<std::size_t>(panels) * panel_bytes));
   std::atomic<std::int64_t> bad_row{n};
   ForEach(panels, n * k, [&](int, std::int64_t p) {
     const std::int64_t row = p * kernels::kPanelRows;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/host_buffer.h"
 
+#include "base/check.h"
 #include "base/error.h"
 
 #include <sys/mman.h>
@@ -13,7 +14,7 @@
 namespace inferd::tensor {
 
 HostBuffer::~HostBuffer() {
-  if (data_ != nullptr) {
+  if (mapped_ != 0) {
     munmap(data_, mapped_);
   }
 }
@@ -21,12 +22,14 @@ HostBuffer::~HostBuffer() {
 HostBuffer::HostBuffer(HostBuffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      mapped_(std::exchange(other.mapped_, 0)) {}
+      mapped_(std::exchange(other.mapped_, 0)),
+      whole_(std::move(other.whole_)) {}
 
 HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(mapped_, other.mapped_);
+  std::swap(whole_, other.whole_);
   return *this;
 }
 
@@ -62,6 +65,13 @@ Result<HostBuffer> HostBuffer::Allocate(std::size_t bytes) {
     madvise(start, mapped, MADV_HUGEPAGE);  // Only a wish: 4 KiB pages work too.
   }
   return HostBuffer(start, bytes, mapped);
+}
+
+HostBuffer HostBuffer::Part(std::shared_ptr<HostBuffer> whole, std::size_t at, std::size_t bytes) {
+  INFERD_CHECK(at <= whole->size() && bytes <= whole->size() - at);
+  HostBuffer part(whole->data() + at, bytes, 0);
+  part.whole_ = std::move(whole);
+  return part;
 }
 
 }  // namespace inferd::tensor

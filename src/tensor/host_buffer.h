@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeroed host memory for weights, KV pages and activations: page aligned, huge pages asked for,
-// freed with the object.
+// Zeroed host memory for weights and activations: huge pages asked for, freed with the object.
 #pragma once
 
 #include "inferd/result.h"
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 namespace inferd::tensor {
 
-/// Owns one anonymous mapping. Movable; any thread may read or write it, the owner alone moves or
-/// frees it.
+/// Owns one anonymous mapping, or a part of one. Movable; any thread may read or write it, the
+/// owner alone moves or frees it.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -25,6 +25,9 @@ class HostBuffer {
   /// kResourceExhausted.
   static Result<HostBuffer> Allocate(std::size_t bytes);
 
+  /// Bytes [at, at + bytes) of `whole`, which lives on with its parts; as aligned as `at`.
+  static HostBuffer Part(std::shared_ptr<HostBuffer> whole, std::size_t at, std::size_t bytes);
+
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
@@ -36,7 +39,8 @@ class HostBuffer {
 
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t mapped_ = 0;
+  std::size_t mapped_ = 0;  // 0: of another's mapping
+  std::shared_ptr<HostBuffer> whole_;
 };
 
 }  // namespace inferd::tensor
