@@ -270,9 +270,7 @@ Result<> Shard::DenseFfn(std::int64_t layer, std::int64_t rows) {
   INFERD_TRY(BeginBlock(rows, w.ffn_norm, act.ffn_in));
   const std::array tasks = {ops::MatMulTask{w.gate.get(), w.gate_bias.data(), gate_up_, 2 * ffn},
                             ops::MatMulTask{w.up.get(), w.up_bias.data(), gate_up_ + ffn, 2 * ffn}};
-  device_.MatMul(*act.ffn_in, rows, tasks);
-  device_.GateMul(
-      GateKindOf(model_.activation), gate_up_, gate_up_ + ffn, 2 * ffn, rows, ffn, act.ffn_part);
+  device_.GatedMatMul(*act.ffn_in, rows, GateKindOf(model_.activation), tasks, act.ffn_part);
   return Project(w.down.get(), w.down_bias, act.ffn_part, columns_.ffn, rows, act.ffn_mid);
 }
 

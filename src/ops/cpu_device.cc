@@ -22,6 +22,8 @@ constexpr std::int64_t kSpan = 1024;
 
 CpuActivations* Cpu(Activations* act) { return static_cast<CpuActivations*>(act); }
 
+}  // namespace
+
 kernels::Gate KernelGate(GateKind kind) {
   switch (kind) {
     case GateKind::kSilu:
@@ -34,13 +36,12 @@ kernels::Gate KernelGate(GateKind kind) {
   return kernels::Gate::kSilu;
 }
 
-}  // namespace
-
 CpuDevice::CpuDevice(const kernels::KernelTable& kernels, std::unique_ptr<ThreadTeam> team)
     : kernels_(kernels),
       team_(std::move(team)),
       shares_(team_->size()),
-      row_scratch_(static_cast<std::size_t>(team_->size())) {
+      row_scratch_(static_cast<std::size_t>(team_->size())),
+      gated_scratch_(static_cast<std::size_t>(team_->size())) {
   for (int i = 0; i < team_->size(); ++i) {
     Result<tensor::HostBuffer> scratch = tensor::HostBuffer::Allocate(kernels::kMatMulScratch);
     INFERD_CHECK_MSG(scratch.ok(), "scratch of a compute thread");
@@ -193,63 +194,47 @@ void CpuDevice::AddGated(
   });
 }
 
+kernels::MatMulArgs CpuDevice::ProductArgs(const Activations& act,
+                                           std::int64_t rows,
+                                           const MatMulTask& task) {
+  const auto& matrix = static_cast<const CpuMatrix&>(*task.weight);
+  const auto& in = static_cast<const CpuActivations&>(act);
+  INFERD_CHECK((in.forms() & matrix.form()) != 0);
+  INFERD_CHECK(act.k() == matrix.k() && rows <= act.max_rows());
+  kernels::MatMulArgs args = matrix.Args();
+  in.SetInputs(0, &args);
+  args.m = rows;
+  args.y = task.y;
+  args.ldy = task.ldy;
+  args.bias = task.bias;
+  return args;
+}
+
 void CpuDevice::MatMul(const Activations& act,
                        std::int64_t rows,
                        std::span<const MatMulTask> tasks) {
+  if (rows == 0) {
+    return;
+  }
   jobs_.clear();
   for (const MatMulTask& task : tasks) {
     const auto& matrix = static_cast<const CpuMatrix&>(*task.weight);
-    INFERD_CHECK((static_cast<const CpuActivations&>(act).forms() & matrix.form()) != 0);
-    INFERD_CHECK(act.k() == matrix.k() && rows <= act.max_rows());
-    PanelJob job = {matrix.Args(), matrix.num_panels(), static_cast<double>(matrix.panel_bytes())};
-    static_cast<const CpuActivations&>(act).SetInputs(0, &job.args);
-    job.args.m = rows;
-    job.args.y = task.y;
-    job.args.ldy = task.ldy;
-    job.args.bias = task.bias;
-    jobs_.push_back(job);
+    jobs_.push_back({ProductArgs(act, rows, task),
+                     matrix.num_panels(),
+                     static_cast<double>(matrix.panel_bytes())});
   }
   RunJobs();
 }
 
 void CpuDevice::RunJobs() {
-  double total = 0;
-  for (const PanelJob& job : jobs_) {
-    total += job.panel_cost * static_cast<double>(job.num_panels);
-  }
-  const std::int64_t pieces = team_->size() == 1 ? 1 : team_->size() * kPiecesPerThread;
-  shares_.Deal(pieces);
-  team_->Run([&](int thread) {
-    std::uint8_t* const scratch =
-        reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
-    for (std::int64_t p = shares_.Next(thread); p >= 0; p = shares_.Next(thread)) {
-      const double part = total / static_cast<double>(pieces);
-      const double low = part * static_cast<double>(p);
-      RunPiece(low, p + 1 == pieces ? total + 1 : part * static_cast<double>(p + 1), scratch);
-    }
-  });
-}
-
-void CpuDevice::RunPiece(double low, double high, std::uint8_t* scratch) {
-  double start = 0;
-  for (const PanelJob& job : jobs_) {
-    // The panels, or pairs of them, that begin in [low, high): both neighbours of a border compute
-    // the same one.
-    const int unit = kernels::TakesPairs(job.args) ? kernels::kPanelPair : 1;
-    const auto border = [&](double at) {
-      const double units = std::ceil((at - start) / (job.panel_cost * unit));
-      return static_cast<std::int64_t>(
-          std::clamp(units * unit, 0.0, static_cast<double>(job.num_panels)));
-    };
-    kernels::MatMulArgs args = job.args;
-    args.first = border(low);
-    args.last = border(high);
-    args.scratch = scratch;
-    if (args.first < args.last && args.m > 0) {
-      kernels_.matmul(args);
-    }
-    start += job.panel_cost * static_cast<double>(job.num_panels);
-  }
+  ForEachShare(std::span<const PanelJob>(jobs_),
+               [&](int thread, const PanelJob& job, std::int64_t first, std::int64_t last) {
+                 kernels::MatMulArgs args = job.args;
+                 args.first = first;
+                 args.last = last;
+                 args.scratch = Scratch(thread);
+                 kernels_.matmul(args);
+               });
 }
 
 void CpuDevice::Softcap(float* x, float cap, std::int64_t count) {

@@ -21,6 +21,8 @@
 
 namespace inferd::ops {
 
+kernels::Gate KernelGate(GateKind kind);
+
 class CpuMatrix final : public PackedMatrix {
  public:
   CpuMatrix(kernels::PackForm pack_form,
@@ -171,6 +173,11 @@ class CpuDevice final : public Device {
                std::int64_t rows,
                std::int64_t ffn,
                Activations* act) override;
+  void GatedMatMul(const Activations& in,
+                   std::int64_t rows,
+                   GateKind kind,
+                   const std::array<MatMulTask, 2>& gate_up,
+                   Activations* act) override;
   void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) override;
   void Route(const RouteTask& task) override;
   void Moe(const MoeTask& task) override;
@@ -190,6 +197,20 @@ class CpuDevice final : public Device {
     kernels::MatMulArgs args;
     std::int64_t num_panels;
     double panel_cost;
+    int PanelUnit() const { return kernels::TakesPairs(args) ? kernels::kPanelPair : 1; }
+  };
+  // Two products of the same rows that meet in rows [out_row, ..) of `out`, a gate and what it
+  // lets through. Panel i of both makes the same columns.
+  struct GatedJob {
+    kernels::MatMulArgs gate;
+    kernels::MatMulArgs up;
+    CpuActivations* out;
+    std::int64_t out_row;
+    std::int64_t num_panels;
+    double panel_cost;
+    int PanelUnit() const {
+      return kernels::TakesPairs(gate) || kernels::TakesPairs(up) ? kernels::kPanelPair : 1;
+    }
   };
   // A tile of query rows of one KV head of one sequence.
   struct AttentionItem {
@@ -209,8 +230,6 @@ class CpuDevice final : public Device {
     unsigned mid_forms = 0;
     std::unique_ptr<CpuActivations> in;
     std::unique_ptr<CpuActivations> mid;
-    tensor::HostBuffer gate;            // [assignments, ffn]
-    tensor::HostBuffer up;              // [assignments, ffn]
     tensor::HostBuffer out;             // [assignments, hidden]
     std::vector<std::int32_t> slot_of;  // [rows, top_k] -> sorted place or -1
     std::vector<std::int32_t> begin;    // [experts + 1], first place of each expert
@@ -220,9 +239,18 @@ class CpuDevice final : public Device {
   /// small, else dealt out.
   template <class F>
   void ForEach(std::int64_t count, std::int64_t work, F&& body);
+  template <class Job, class F>
+  void ForEachShare(std::span<const Job> jobs, F&& body);
+  static kernels::MatMulArgs ProductArgs(const Activations& act,
+                                         std::int64_t rows,
+                                         const MatMulTask& task);
   void RunJobs();
-  /// The panels of the jobs that begin at costs [low, high), the jobs laid end to end.
-  void RunPiece(double low, double high, std::uint8_t* scratch);
+  void RunGatedJobs(GateKind kind);
+  void RunGated(
+      const GatedJob& job, GateKind kind, std::int64_t first, std::int64_t last, int thread);
+  std::uint8_t* Scratch(int thread) {
+    return reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
+  }
   void ReserveRows(std::int64_t k);
   /// sequence_of_ = the rows of a step.
   void ListRows(const StepRows& step);
@@ -235,18 +263,18 @@ class CpuDevice final : public Device {
   void MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
   void SortByExpert(const MoeTask& task, std::int64_t first_row, std::int64_t rows);
   void ReserveMoe(const MoeTask& task, std::int64_t assignments);
-  void AddExpertJobs(std::span<const PackedMatrix* const> weights,
-                     const CpuActivations& in,
-                     float* y,
-                     std::int64_t ldy);
+  void AddGatedExperts(const MoeTask& task);
+  void AddDownExperts(const MoeTask& task);
 
   const kernels::KernelTable& kernels_;
   std::unique_ptr<ThreadTeam> team_;
-  WorkShares shares_;                            // of the region that runs
-  tensor::HostArena weights_;                    // of packed matrices
-  std::vector<tensor::HostBuffer> scratch_;      // one per thread, for products
-  std::vector<std::vector<float>> row_scratch_;  // one row per thread, grown to the widest
+  WorkShares shares_;                              // of the region that runs
+  tensor::HostArena weights_;                      // of packed matrices
+  std::vector<tensor::HostBuffer> scratch_;        // one per thread, for products
+  std::vector<std::vector<float>> row_scratch_;    // one row per thread, grown to the widest
+  std::vector<std::vector<float>> gated_scratch_;  // one per thread, grown to the largest
   std::vector<PanelJob> jobs_;
+  std::vector<GatedJob> gated_jobs_;
   std::vector<AttentionItem> items_;
   std::vector<std::pair<const AttentionSequence*, std::int64_t>>
       sequence_of_;  // and row, of the rows of QkvPost and LatentPost

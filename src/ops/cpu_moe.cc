@@ -14,7 +14,6 @@ namespace {
 
 // Bounds the buffers: rows are taken in blocks of at most this many (row, slot) pairs.
 constexpr std::int64_t kMaxAssignments = 2048;
-constexpr std::int64_t kSpan = 1024;
 
 unsigned FormsOf(std::span<const PackedMatrix* const> weights) {
   unsigned forms = 0;
@@ -29,6 +28,11 @@ tensor::HostBuffer FloatsOrDie(std::int64_t count) {
       tensor::HostBuffer::Allocate(static_cast<std::size_t>(count) * 4);
   INFERD_CHECK_MSG(buffer.ok(), "expert buffers fit the planned memory");
   return std::move(buffer).value();
+}
+
+// Reading the panel costs as much as about eight rows of arithmetic.
+double PanelCost(const CpuMatrix& matrix, std::int64_t rows) {
+  return static_cast<double>(matrix.panel_bytes()) * std::max(1.0, static_cast<double>(rows) / 8);
 }
 
 float* Floats(tensor::HostBuffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
@@ -76,39 +80,54 @@ void CpuDevice::ReserveMoe(const MoeTask& task, std::int64_t assignments) {
   moe_.mid_forms = mid_forms;
   moe_.in = std::make_unique<CpuActivations>(moe_.assignments, hidden, in_forms, kernels_);
   moe_.mid = std::make_unique<CpuActivations>(moe_.assignments, ffn, mid_forms, kernels_);
-  moe_.gate = FloatsOrDie(moe_.assignments * ffn);
-  moe_.up = FloatsOrDie(moe_.assignments * ffn);
   moe_.out = FloatsOrDie(moe_.assignments * hidden);
 }
 
-void CpuDevice::AddExpertJobs(std::span<const PackedMatrix* const> weights,
-                              const CpuActivations& in,
-                              float* y,
-                              std::int64_t ldy) {
-  for (std::size_t e = 0; e < weights.size(); ++e) {
+void CpuDevice::AddGatedExperts(const MoeTask& task) {
+  gated_jobs_.clear();
+  for (std::size_t e = 0; e < task.gate.size(); ++e) {
     const std::int64_t begin = moe_.begin[e];
     const std::int64_t rows = moe_.begin[e + 1] - begin;
     if (rows == 0) {
       continue;
     }
-    const auto& matrix = static_cast<const CpuMatrix&>(*weights[e]);
-    // Reading the panel costs as much as about eight rows of arithmetic.
-    const double cost =
-        static_cast<double>(matrix.panel_bytes()) * std::max(1.0, static_cast<double>(rows) / 8);
-    PanelJob job = {matrix.Args(), matrix.num_panels(), cost};
-    in.SetInputs(begin, &job.args);
+    const auto& gate = static_cast<const CpuMatrix&>(*task.gate[e]);
+    const auto& up = static_cast<const CpuMatrix&>(*task.up[e]);
+    GatedJob job = {gate.Args(),
+                    up.Args(),
+                    moe_.mid.get(),
+                    begin,
+                    gate.num_panels(),
+                    PanelCost(gate, rows) + PanelCost(up, rows)};
+    for (kernels::MatMulArgs* args : {&job.gate, &job.up}) {
+      moe_.in->SetInputs(begin, args);
+      args->m = rows;
+    }
+    gated_jobs_.push_back(job);
+  }
+}
+
+void CpuDevice::AddDownExperts(const MoeTask& task) {
+  jobs_.clear();
+  for (std::size_t e = 0; e < task.down.size(); ++e) {
+    const std::int64_t begin = moe_.begin[e];
+    const std::int64_t rows = moe_.begin[e + 1] - begin;
+    if (rows == 0) {
+      continue;
+    }
+    const auto& matrix = static_cast<const CpuMatrix&>(*task.down[e]);
+    PanelJob job = {matrix.Args(), matrix.num_panels(), PanelCost(matrix, rows)};
+    moe_.mid->SetInputs(begin, &job.args);
     job.args.m = rows;
-    job.args.y = y + begin * ldy;
-    job.args.ldy = ldy;
+    job.args.y = Floats(moe_.out) + begin * moe_.hidden;
+    job.args.ldy = moe_.hidden;
     jobs_.push_back(job);
   }
 }
 
 void CpuDevice::MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows) {
   SortByExpert(task, first_row, rows);
-  const std::int64_t used = moe_.begin.back();
   const std::int64_t hidden = moe_.hidden;
-  const std::int64_t ffn = moe_.ffn;
   const std::int64_t top_k = task.top_k;
   // Each row is quantised once, at its first place, and copied to the others.
   ForEach(rows, rows * hidden, [&](int, std::int64_t row) {
@@ -126,21 +145,9 @@ void CpuDevice::MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64
       }
     }
   });
-  jobs_.clear();
-  AddExpertJobs(task.gate, *moe_.in, Floats(moe_.gate), ffn);
-  AddExpertJobs(task.up, *moe_.in, Floats(moe_.up), ffn);
-  RunJobs();
-  const std::int64_t spans = (ffn + kSpan - 1) / kSpan;
-  ForEach(used * spans, used * ffn * 4, [&](int, std::int64_t unit) {
-    const std::int64_t column = unit % spans * kSpan;
-    const std::int64_t count = std::min(kSpan, ffn - column);
-    float* gate = Floats(moe_.gate) + unit / spans * ffn + column;
-    const auto kind = static_cast<kernels::Gate>(task.gate_kind);
-    kernels_.gate_mul(kind, gate, Floats(moe_.up) + unit / spans * ffn + column, count, gate);
-    moe_.mid->Fill(unit / spans, column, gate, count);
-  });
-  jobs_.clear();
-  AddExpertJobs(task.down, *moe_.mid, Floats(moe_.out), hidden);
+  AddGatedExperts(task);
+  RunGatedJobs(task.gate_kind);
+  AddDownExperts(task);
   RunJobs();
   ForEach(rows, rows * hidden * top_k, [&](int, std::int64_t row) {
     float* y = task.y + (first_row + row) * hidden;

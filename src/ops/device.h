@@ -18,6 +18,7 @@
 #include "ops/tasks.h"
 #include "tensor/device_queue.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -194,14 +195,8 @@ class Device {
                             std::int64_t k,
                             float* y) = 0;
   /// Add, then RmsNorm, with the same bits: one pass over memory where a device has it.
-  virtual void AddRmsNorm(const AddNormTask& task, Activations* act) {
-    Add(task.x, task.add, task.rows, task.k);
-    RmsNorm(task.x, task.weight, task.eps, task.rows, task.k, act);
-  }
-  virtual void AddRmsNormFloat(const AddNormTask& task, float* y) {
-    Add(task.x, task.add, task.rows, task.k);
-    RmsNormFloat(task.x, task.weight, task.eps, task.rows, task.k, y);
-  }
+  virtual void AddRmsNorm(const AddNormTask& task, Activations* act);
+  virtual void AddRmsNormFloat(const AddNormTask& task, float* y);
   /// act = x in the forms `act` was made with; rows of x are ldx apart.
   virtual void Quantize(const float* x, std::int64_t ldx, std::int64_t rows, Activations* act) = 0;
   /// All tasks share the input rows; one region.
@@ -220,6 +215,13 @@ class Device {
                        std::int64_t rows,
                        std::int64_t ffn,
                        Activations* act) = 0;
+  /// MatMul, then GateMul, with the same bits; y of the tasks may be used on the way. `act` may be
+  /// `in`.
+  virtual void GatedMatMul(const Activations& in,
+                           std::int64_t rows,
+                           GateKind kind,
+                           const std::array<MatMulTask, 2>& gate_up,
+                           Activations* act);
   /// x += y, [rows, n].
   virtual void Add(float* x, const float* y, std::int64_t rows, std::int64_t n) = 0;
   virtual void Route(const RouteTask& task) = 0;

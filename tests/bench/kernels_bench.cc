@@ -9,6 +9,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -251,10 +252,9 @@ class StepModel {
     device.MatMul(*attended_, rows, {&o, 1});
     device.Add(x_.data(), q_.data(), rows, kHidden);
     device.RmsNorm(x_.data(), weight_.data(), 1e-6f, rows, kHidden, normed_.get());
-    const MatMulTask gate_up[2] = {{w.gate.get(), nullptr, gate_.data(), kFfn},
-                                   {w.up.get(), nullptr, up_.data(), kFfn}};
-    device.MatMul(*normed_, rows, gate_up);
-    device.GateMul(GateKind::kSilu, gate_.data(), up_.data(), kFfn, rows, kFfn, middle_.get());
+    const std::array gate_up = {MatMulTask{w.gate.get(), nullptr, gate_.data(), kFfn},
+                                MatMulTask{w.up.get(), nullptr, up_.data(), kFfn}};
+    device.GatedMatMul(*normed_, rows, GateKind::kSilu, gate_up, middle_.get());
     const MatMulTask down = {w.down.get(), nullptr, q_.data(), kHidden};
     device.MatMul(*middle_, rows, {&down, 1});
     device.Add(x_.data(), q_.data(), rows, kHidden);
