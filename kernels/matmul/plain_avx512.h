@@ -82,8 +82,7 @@ void StreamPanel(const MatMulArgs& args, const PlainInput& in, std::int64_t p) {
   float* copy = c + m * kPanelRows;
   // As in int8_small_avx512.h. A single tile reads the panel line after line.
   static_assert(Step::kLightTokens <= kFewTile);
-  const std::ptrdiff_t far =
-      m <= Step::kLightTokens && CpuStreamsByItself() ? 0 : kPrefetchAhead;
+  const std::ptrdiff_t far = m <= Step::kLightTokens && CpuStreamsByItself() ? 0 : kPrefetchAhead;
   TilePlace at = {args.panels + static_cast<std::size_t>(p) * args.panel_bytes, 0, c, 0, true};
   for (std::int64_t k = 0; k < in.units; k += chunk) {
     const std::int64_t count = in.units - k < chunk ? in.units - k : chunk;
