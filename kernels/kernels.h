@@ -43,6 +43,22 @@ struct MatMulArgs {
   std::uint8_t* scratch;  // kMatMulScratch bytes, 64-byte aligned, the thread's own
 };
 
+/// The part of a product that makes rows [first, first + rows).
+static inline MatMulArgs RowsOf(MatMulArgs args, std::int64_t first, std::int64_t rows) {
+  if (args.a_int8 != nullptr) {
+    args.a_int8 += first * args.ld_int8;
+  }
+  if (args.a_float != nullptr) {
+    args.a_float += first * args.ld_float;
+  }
+  if (args.a_bf16 != nullptr) {
+    args.a_bf16 += first * args.ld_bf16;
+  }
+  args.m = rows;
+  args.y += first * args.ldy;
+  return args;
+}
+
 /// Rows a kernel takes per pass over the panel; more are done in several passes inside the kernel.
 inline constexpr int kMatMulRows = 512;
 /// Decoded k blocks kept in the first-level cache at a time.

@@ -29,17 +29,8 @@ void PassBf16(const MatMulArgs& args) {
 }
 
 void InPasses(const MatMulArgs& args, void (*body)(const MatMulArgs& args)) {
-  MatMulArgs pass = args;
-  for (std::int64_t token = 0; token < args.m; token += kMatMulRows) {
-    pass.m = args.m - token < kMatMulRows ? args.m - token : kMatMulRows;
-    if (IsInt8Form(args.form)) {
-      pass.a_int8 = args.a_int8 + token * args.ld_int8;
-    } else {
-      pass.a_float = args.a_float + token * args.ld_float;
-      pass.a_bf16 = args.a_bf16 + token * args.ld_bf16;
-    }
-    pass.y = args.y + token * args.ldy;
-    body(pass);
+  for (std::int64_t row = 0; row < args.m; row += kMatMulRows) {
+    body(RowsOf(args, row, args.m - row < kMatMulRows ? args.m - row : kMatMulRows));
   }
 }
 

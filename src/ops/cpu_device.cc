@@ -202,8 +202,7 @@ kernels::MatMulArgs CpuDevice::ProductArgs(const Activations& act,
   INFERD_CHECK((in.forms() & matrix.form()) != 0);
   INFERD_CHECK(act.k() == matrix.k() && rows <= act.max_rows());
   kernels::MatMulArgs args = matrix.Args();
-  in.SetInputs(0, &args);
-  args.m = rows;
+  in.SetInputs(0, rows, &args);
   args.y = task.y;
   args.ldy = task.ldy;
   args.bias = task.bias;
@@ -219,9 +218,7 @@ void CpuDevice::MatMul(const Activations& act,
   jobs_.clear();
   for (const MatMulTask& task : tasks) {
     const auto& matrix = static_cast<const CpuMatrix&>(*task.weight);
-    jobs_.push_back({ProductArgs(act, rows, task),
-                     matrix.num_panels(),
-                     static_cast<double>(matrix.panel_bytes())});
+    jobs_.push_back({ProductArgs(act, rows, task), matrix.num_panels(), matrix.PanelCost(rows)});
   }
   RunJobs();
 }

@@ -38,6 +38,9 @@ class CpuMatrix final : public PackedMatrix {
 
   std::int64_t num_panels() const { return kernels::NumPanels(n_); }
   std::size_t panel_bytes() const { return panel_bytes_; }
+  /// What a panel costs for so many rows, in bytes: reading it costs as much as about eight rows of
+  /// arithmetic.
+  double PanelCost(std::int64_t rows) const;
   /// Arguments of a product with this matrix over all its panels; rows, result and scratch are the
   /// caller's to fill in.
   kernels::MatMulArgs Args() const;
@@ -74,8 +77,8 @@ class CpuActivations final : public Activations {
   void Fill(std::int64_t row, std::int64_t column, const float* x, std::int64_t count);
   /// Copies a row of the same forms and k.
   void CopyRow(const CpuActivations& from, std::int64_t from_row, std::int64_t row);
-  /// Points a product's inputs at rows [row, ...).
-  void SetInputs(std::int64_t row, kernels::MatMulArgs* args) const;
+  /// Makes rows [first, first + rows) a product's inputs.
+  void SetInputs(std::int64_t first, std::int64_t rows, kernels::MatMulArgs* args) const;
 
  private:
   std::int64_t max_rows_;
@@ -247,7 +250,7 @@ class CpuDevice final : public Device {
   void RunJobs();
   void RunGatedJobs(GateKind kind);
   void RunGated(
-      const GatedJob& job, GateKind kind, std::int64_t first, std::int64_t last, int thread);
+      const GatedJob& job, kernels::Gate kind, std::int64_t first, std::int64_t last, int thread);
   std::uint8_t* Scratch(int thread) {
     return reinterpret_cast<std::uint8_t*>(scratch_[static_cast<std::size_t>(thread)].data());
   }

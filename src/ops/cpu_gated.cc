@@ -26,24 +26,11 @@ std::int64_t MostPanels(std::int64_t rows) {
   return kGroupFloats / (kPairFloats * PassRows(rows)) * kernels::kPanelPair;
 }
 
-// Panels [first, first + panels) of a product for rows [row, row + rows), into y [rows, panels *
-// kPanelRows].
-kernels::MatMulArgs Part(kernels::MatMulArgs args,
-                         std::int64_t row,
-                         std::int64_t rows,
-                         std::int64_t first,
-                         std::int64_t panels,
-                         float* y) {
-  if (args.a_int8 != nullptr) {
-    args.a_int8 += row * args.ld_int8;
-  }
-  if (args.a_float != nullptr) {
-    args.a_float += row * args.ld_float;
-  }
-  if (args.a_bf16 != nullptr) {
-    args.a_bf16 += row * args.ld_bf16;
-  }
-  args.m = rows;
+// Panels [first, first + panels) of a product, into y [m, panels * kPanelRows].
+kernels::MatMulArgs PanelsOf(kernels::MatMulArgs args,
+                             std::int64_t first,
+                             std::int64_t panels,
+                             float* y) {
   args.panels += static_cast<std::size_t>(first) * args.panel_bytes;
   args.n -= first * kernels::kPanelRows;
   if (args.bias != nullptr) {
@@ -78,7 +65,7 @@ void CpuDevice::GatedMatMul(const Activations& in,
                       static_cast<CpuActivations*>(act),
                       0,
                       gate.num_panels(),
-                      static_cast<double>(gate.panel_bytes() + up.panel_bytes())});
+                      gate.PanelCost(rows) + up.PanelCost(rows)});
   RunGatedJobs(kind);
 }
 
@@ -95,12 +82,12 @@ void CpuDevice::RunGatedJobs(GateKind kind) {
   }
   ForEachShare(std::span<const GatedJob>(gated_jobs_),
                [&](int thread, const GatedJob& job, std::int64_t first, std::int64_t last) {
-                 RunGated(job, kind, first, last, thread);
+                 RunGated(job, KernelGate(kind), first, last, thread);
                });
 }
 
 void CpuDevice::RunGated(
-    const GatedJob& job, GateKind kind, std::int64_t first, std::int64_t last, int thread) {
+    const GatedJob& job, kernels::Gate kind, std::int64_t first, std::int64_t last, int thread) {
   const int unit = job.PanelUnit();
   const std::int64_t most = MostPanels(job.gate.m);
   const std::int64_t groups = (last - first + most - 1) / most;
@@ -117,7 +104,7 @@ void CpuDevice::RunGated(
       const std::int64_t columns = panels * kernels::kPanelRows;
       float* const up = gate + rows * columns;
       for (auto [args, y] : {std::pair(&job.gate, gate), std::pair(&job.up, up)}) {
-        kernels::MatMulArgs part = Part(*args, row, rows, panel, panels, y);
+        kernels::MatMulArgs part = PanelsOf(kernels::RowsOf(*args, row, rows), panel, panels, y);
         part.scratch = Scratch(thread);
         kernels_.matmul(part);
       }
@@ -125,7 +112,7 @@ void CpuDevice::RunGated(
       const std::int64_t count = std::min(columns, job.gate.n - column);
       for (std::int64_t r = 0; r < rows; ++r) {
         float* const values = gate + r * columns;
-        kernels_.gate_mul(KernelGate(kind), values, up + r * columns, count, values);
+        kernels_.gate_mul(kind, values, up + r * columns, count, values);
         job.out->Fill(job.out_row + row + r, column, values, count);
       }
     }

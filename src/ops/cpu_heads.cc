@@ -5,7 +5,7 @@
 #include "ops/cpu_device.h"
 #include "ops/cpu_region.h"
 
-#include <algorithm>
+#include <memory>
 
 namespace inferd::ops {
 
@@ -30,14 +30,10 @@ void CpuDevice::HeadMatMul(const HeadTask& task) {
   jobs_.clear();
   const std::int64_t panels = n / kernels::kPanelRows;
   for (std::int64_t head = 0; head < task.heads; ++head) {
-    // Reading the panel costs as much as about eight rows of arithmetic.
-    const double cost = static_cast<double>(weight.panel_bytes()) *
-                        std::max(1.0, static_cast<double>(task.rows) / 8);
-    PanelJob job = {weight.Args(), panels, cost};
+    PanelJob job = {weight.Args(), panels, weight.PanelCost(task.rows)};
     job.args.panels += static_cast<std::size_t>(head * panels) * weight.panel_bytes();
     job.args.n = n;
-    in->SetInputs(head * task.rows, &job.args);
-    job.args.m = task.rows;
+    in->SetInputs(head * task.rows, task.rows, &job.args);
     job.args.y = task.y + head * task.y_head;
     job.args.ldy = task.ldy;
     jobs_.push_back(job);

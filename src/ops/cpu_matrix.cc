@@ -53,6 +53,10 @@ kernels::MatMulArgs CpuMatrix::Args() const {
   return args;
 }
 
+double CpuMatrix::PanelCost(std::int64_t rows) const {
+  return static_cast<double>(panel_bytes_) * std::max(1.0, static_cast<double>(rows) / 8);
+}
+
 CpuActivations::CpuActivations(std::int64_t max_rows,
                                std::int64_t k,
                                unsigned forms,
@@ -166,18 +170,21 @@ void CpuActivations::CopyRow(const CpuActivations& from, std::int64_t from_row, 
   }
 }
 
-void CpuActivations::SetInputs(std::int64_t row, kernels::MatMulArgs* args) const {
+void CpuActivations::SetInputs(std::int64_t first,
+                               std::int64_t rows,
+                               kernels::MatMulArgs* args) const {
+  args->m = rows;
   args->ld_int8 = ld_int8_;
   args->ld_float = k_;
   args->ld_bf16 = ld_bf16_;
   if ((forms_ & kActInt8) != 0) {
-    args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + row * ld_int8_;
+    args->a_int8 = reinterpret_cast<const kernels::ActBlock*>(int8_.data()) + first * ld_int8_;
   }
   if ((forms_ & kActFloat) != 0) {
-    args->a_float = reinterpret_cast<const float*>(float_.data()) + row * k_;
+    args->a_float = reinterpret_cast<const float*>(float_.data()) + first * k_;
   }
   if ((forms_ & kActBf16) != 0) {
-    args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + row * ld_bf16_;
+    args->a_bf16 = reinterpret_cast<const std::uint16_t*>(bf16_.data()) + first * ld_bf16_;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "ops/cpu_route.h"
 
 #include <algorithm>
+#include <span>
 
 namespace inferd::ops {
 namespace {
@@ -30,9 +31,14 @@ tensor::HostBuffer FloatsOrDie(std::int64_t count) {
   return std::move(buffer).value();
 }
 
-// Reading the panel costs as much as about eight rows of arithmetic.
-double PanelCost(const CpuMatrix& matrix, std::int64_t rows) {
-  return static_cast<double>(matrix.panel_bytes()) * std::max(1.0, static_cast<double>(rows) / 8);
+// body(expert, first, rows): the experts that have rows, which lie sorted from `begin` on.
+template <class F>
+void ForEachUsed(std::span<const std::int32_t> begin, F&& body) {
+  for (std::size_t e = 0; e + 1 < begin.size(); ++e) {
+    if (begin[e] < begin[e + 1]) {
+      body(e, begin[e], begin[e + 1] - begin[e]);
+    }
+  }
 }
 
 float* Floats(tensor::HostBuffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
@@ -85,44 +91,31 @@ void CpuDevice::ReserveMoe(const MoeTask& task, std::int64_t assignments) {
 
 void CpuDevice::AddGatedExperts(const MoeTask& task) {
   gated_jobs_.clear();
-  for (std::size_t e = 0; e < task.gate.size(); ++e) {
-    const std::int64_t begin = moe_.begin[e];
-    const std::int64_t rows = moe_.begin[e + 1] - begin;
-    if (rows == 0) {
-      continue;
-    }
+  ForEachUsed(moe_.begin, [&](std::size_t e, std::int64_t first, std::int64_t rows) {
     const auto& gate = static_cast<const CpuMatrix&>(*task.gate[e]);
     const auto& up = static_cast<const CpuMatrix&>(*task.up[e]);
     GatedJob job = {gate.Args(),
                     up.Args(),
                     moe_.mid.get(),
-                    begin,
+                    first,
                     gate.num_panels(),
-                    PanelCost(gate, rows) + PanelCost(up, rows)};
-    for (kernels::MatMulArgs* args : {&job.gate, &job.up}) {
-      moe_.in->SetInputs(begin, args);
-      args->m = rows;
-    }
+                    gate.PanelCost(rows) + up.PanelCost(rows)};
+    moe_.in->SetInputs(first, rows, &job.gate);
+    moe_.in->SetInputs(first, rows, &job.up);
     gated_jobs_.push_back(job);
-  }
+  });
 }
 
 void CpuDevice::AddDownExperts(const MoeTask& task) {
   jobs_.clear();
-  for (std::size_t e = 0; e < task.down.size(); ++e) {
-    const std::int64_t begin = moe_.begin[e];
-    const std::int64_t rows = moe_.begin[e + 1] - begin;
-    if (rows == 0) {
-      continue;
-    }
+  ForEachUsed(moe_.begin, [&](std::size_t e, std::int64_t first, std::int64_t rows) {
     const auto& matrix = static_cast<const CpuMatrix&>(*task.down[e]);
-    PanelJob job = {matrix.Args(), matrix.num_panels(), PanelCost(matrix, rows)};
-    moe_.mid->SetInputs(begin, &job.args);
-    job.args.m = rows;
-    job.args.y = Floats(moe_.out) + begin * moe_.hidden;
+    PanelJob job = {matrix.Args(), matrix.num_panels(), matrix.PanelCost(rows)};
+    moe_.mid->SetInputs(first, rows, &job.args);
+    job.args.y = Floats(moe_.out) + first * moe_.hidden;
     job.args.ldy = moe_.hidden;
     jobs_.push_back(job);
-  }
+  });
 }
 
 void CpuDevice::MoeBlock(const MoeTask& task, std::int64_t first_row, std::int64_t rows) {

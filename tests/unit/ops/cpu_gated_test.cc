@@ -26,14 +26,15 @@ std::unique_ptr<Device> MakeDevice(int threads, std::string_view isa) {
 }
 
 // Every aligned half, bf16 and float of these bytes is a small normal number.
-std::unique_ptr<PackedMatrix> Matrix(Device& device, DType type, std::int64_t n, unsigned seed) {
-  const std::int64_t row = kK / BlockElements(type) * BlockBytes(type);
+std::unique_ptr<PackedMatrix> Matrix(
+    Device& device, DType type, std::int64_t n, unsigned seed, std::int64_t k = kK) {
+  const std::int64_t row = k / BlockElements(type) * BlockBytes(type);
   std::mt19937 generator(seed);
   std::vector<std::byte> rows(static_cast<std::size_t>(n * row));
   for (std::byte& byte : rows) {
     byte = static_cast<std::byte>((generator() & 0x9f) | 0x10);
   }
-  auto packed = device.Pack(type, rows, n, kK, static_cast<std::size_t>(row));
+  auto packed = device.Pack(type, rows, n, k, static_cast<std::size_t>(row));
   EXPECT_TRUE(packed.ok());
   return std::move(packed).value();
 }
@@ -93,19 +94,20 @@ TEST(CpuGated, HasTheBitsOfItsParts) {
   }
 }
 
-// Activations of one width and form are shared: a share of the ffn may be as wide as the model.
+// Activations of one width and form are shared: a share of the ffn may be as wide as the model. So
+// many columns are several groups even of one thread, the later of which need all inputs.
 TEST(CpuGated, MayReplaceItsInput) {
-  constexpr std::int64_t kRows = 5;
-  const std::unique_ptr<Device> device = MakeDevice(3, "auto");
-  const auto gate = Matrix(*device, DType::kBF16, kK, 1);
-  const auto up = Matrix(*device, DType::kBF16, kK, 2);
-  const std::vector<float> x(kRows * kK, 0.25F);
-  std::vector<float> y(kRows * 2 * kK);
-  const std::array tasks = {MatMulTask{gate.get(), nullptr, y.data(), 2 * kK},
-                            MatMulTask{up.get(), nullptr, y.data() + kK, 2 * kK}};
-  const auto in = device->NewActivations(kRows, kK, gate->form());
-  device->Quantize(x.data(), kK, kRows, in.get());
-  const auto out = device->NewActivations(kRows, kK, gate->form());
+  constexpr std::int64_t kRows = 512, kWide = 512;
+  const std::unique_ptr<Device> device = MakeDevice(1, "auto");
+  const auto gate = Matrix(*device, DType::kBF16, kWide, 1, kWide);
+  const auto up = Matrix(*device, DType::kBF16, kWide, 2, kWide);
+  const std::vector<float> x(kRows * kWide, 0.25F);
+  std::vector<float> y(kRows * 2 * kWide);
+  const std::array tasks = {MatMulTask{gate.get(), nullptr, y.data(), 2 * kWide},
+                            MatMulTask{up.get(), nullptr, y.data() + kWide, 2 * kWide}};
+  const auto in = device->NewActivations(kRows, kWide, gate->form());
+  device->Quantize(x.data(), kWide, kRows, in.get());
+  const auto out = device->NewActivations(kRows, kWide, gate->form());
   device->GatedMatMul(*in, kRows, GateKind::kSilu, tasks, out.get());
   device->GatedMatMul(*in, kRows, GateKind::kSilu, tasks, in.get());
   EXPECT_EQ(Held(*in, kRows), Held(*out, kRows));
